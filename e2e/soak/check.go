@@ -220,11 +220,11 @@ func (c *checker) calm(m member, s Span) bool {
 }
 
 // waitsForLost reports whether the member may have to claim like a new host. That is so if it was
-// silent when the store lost the leases: it waits until other hosts that were silent at that time
+// silent, or had left the network, when the store lost the leases: it waits until other hosts that were silent at that time
 // cannot come back with their sessions. It does not know which of them are dead for good.
 func (c *checker) waitsForLost(m member, s Span) bool {
 	return slices.ContainsFunc(c.wiped, func(r Rewind) bool {
-		return r.From <= s.To && c.forgotten(m.node, r) && slices.ContainsFunc(c.Nodes, func(other Node) bool {
+		return r.From <= s.To && (c.forgotten(m.node, r) || c.departs(m, r.Span)) && slices.ContainsFunc(c.Nodes, func(other Node) bool {
 			return other.Network == m.network && other.Name != m.node && slices.ContainsFunc(c.silent[other.Name], func(x Silence) bool {
 				return (x.blind() || x.To == forever) && c.mute(x, r) && c.lasts(m.node, Span{r.From, min(x.To, c.sessionEnd(x))}, s)
 			})
@@ -275,7 +275,7 @@ func (c *checker) quiet(m member, s Span) bool {
 			return false
 		}
 	}
-	return !c.reloaded(m, s)
+	return !c.reloaded(m, s) && !c.departs(m, s)
 }
 
 // seen is how long it may take until a node notices the end of another's session, for which there

@@ -134,7 +134,7 @@ func (c *checker) removed(r Removal) {
 			continue
 		}
 		for _, p := range c.peers(m) {
-			if c.boots(m, r.At) || r.To.Addr().Is6() && (c.lacksIPv6(m.node, at) || c.lacksIPv6(p.node, at)) {
+			if c.boots(m, r.At) || c.changesAddress(m.node, at) || r.To.Addr().Is6() && (c.lacksIPv6(m.node, at) || c.lacksIPv6(p.node, at)) {
 				continue
 			}
 			before, after, ok := c.aroundOf(p, r.At)
@@ -178,7 +178,7 @@ const handshakeAgain = 6 * time.Second
 // and the suspended one does not know it: the other one sends its next handshake when the time for the last one is over.
 func (c *checker) recovery(s Silence, other, network string) time.Duration {
 	replaced := slices.ContainsFunc(c.silent[other], func(o Silence) bool {
-		return (o.Why == KillAgent || o.Why == RestartAgent) && o.From <= s.To && o.To >= s.From
+		return (o.Why == KillAgent || o.Why == RestartAgent || o.Why == SetClock) && o.From <= s.To && o.To >= s.From
 	})
 	if replaced && slices.Contains(c.InProcess, "wireguard") && c.mayHave(network, s.Span, "wireguard") {
 		return handshakeAgain
@@ -197,7 +197,7 @@ func (c *checker) excused(l Loss) bool {
 			return true
 		}
 		if slices.ContainsFunc(c.Disturbances, func(d Disturbance) bool { return d.Node == node && c.disturbs(d, l) }) ||
-			c.boots(member{node, l.Network}, l.At) || c.forgets(node, l.At) {
+			c.boots(member{node, l.Network}, l.At) || c.forgets(node, l.At) || c.changesAddress(node, Span{l.At, l.At}) {
 			return true
 		}
 		for _, s := range c.silent[node] {

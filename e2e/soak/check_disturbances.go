@@ -154,7 +154,7 @@ func (c *checker) mustName(d Disturbance, m member, l Claim) bool {
 	if !same || len(backends) != 1 || d.Network == "" && backends[0].Type == "host-gw" {
 		return false
 	}
-	return !slices.ContainsFunc(c.peers(m), func(p member) bool { return !c.calm(p, l.Span) })
+	return !slices.ContainsFunc(c.peers(m), func(p member) bool { return !c.calm(p, l.Span) || d.Peer == p.node && c.away(p.node, l.Span) })
 }
 
 // The tunnels add 28 to 80 bytes to a packet: udp the fewest, and wireguard over IPv6 the most.

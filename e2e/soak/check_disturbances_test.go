@@ -252,7 +252,7 @@ func TestOnCarriers(t *testing.T) {
 			n++
 		}
 	}
-	if n != 5 || slices.ContainsFunc([]Kind{KillAgent, CutHost, ReplaceHost}, onCarrier) {
+	if n != 6 || slices.ContainsFunc([]Kind{KillAgent, CutHost, ReplaceHost}, onCarrier) {
 		t.Error(n)
 	}
 }

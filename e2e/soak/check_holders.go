@@ -19,7 +19,7 @@ func (c *checker) holders() {
 				for _, y := range c.tenures[other] {
 					both := Span{max(x.From, y.From), min(x.To, y.To)}
 					if both.From > both.To || !overlapping(x.subnets, y.subnets) ||
-						c.mayNotKnow(a.Name, y, both) || c.mayNotKnow(b.Name, x, both) ||
+						c.mayNotKnow(a.Name, a.Network, y, both) || c.mayNotKnow(b.Name, b.Network, x, both) ||
 						c.asksForAnother(one, both) || c.asksForAnother(other, both) {
 						continue
 					}
@@ -47,11 +47,14 @@ func (c *checker) asksForAnother(m member, s Span) bool {
 }
 
 // mayNotKnow reports whether a node may overlap with another's tenure until the settling time has
-// passed. There are three reasons: the node came back from a silence in which the other got the
-// subnet; after a silence in which it was given up, it claimed its subnet too late; or the store
-// was set back across these events.
-func (c *checker) mayNotKnow(node string, other tenure, both Span) bool {
+// passed. There are four reasons: its lease was revoked; the node came back from a silence in which
+// the other got the subnet; after a silence in which it was given up, it claimed its subnet too late;
+// or the store was set back across these events.
+func (c *checker) mayNotKnow(node, network string, other tenure, both Span) bool {
 	end := Span{both.To, both.To}
+	if c.departs(member{node, network}, end) {
+		return true
+	}
 	for _, s := range c.silent[node] {
 		if s.blind() && s.To != forever && c.lasts(node, s.Span, end) &&
 			(s.overlaps(other.since) || s.To < other.since.From && c.out(node, other.since.From)) {
@@ -93,7 +96,7 @@ func (c *checker) moves() {
 				said := slices.ContainsFunc(c.Notices, func(x Notice) bool {
 					return x.Node == n.Name && x.Network == n.Network && x.Process == t.process && x.Subnet == t.subnets[0]
 				})
-				if before.process == t.process && !said {
+				if before.process == t.process && !said && !c.departed(m, Span{before.To, t.since.To}, LeaveNetwork) {
 					c.report(MovedSilently, m, t.since, "from %v to %v, not a word in the log", before.subnets, t.subnets)
 				}
 			}
@@ -102,10 +105,10 @@ func (c *checker) moves() {
 	}
 }
 
-// cause reports whether a node had to move: it had been given up, or the store was set back and has
-// another node on its subnet, or lost all records and has the one from which the node got it.
+// cause reports whether a node had to move: it had been given up, had left or lost its lease to an operator, or the store
+// was set back and has another node on its subnet, or lost all records and has the one from which the node got it.
 func (c *checker) cause(m member, from, to tenure) bool {
-	if c.out(m.node, to.since.To) || c.out(m.node, to.since.From) {
+	if c.out(m.node, to.since.To) || c.out(m.node, to.since.From) || c.departs(m, Span{from.To, to.since.To}) {
 		return true
 	}
 	for _, r := range c.wiped {

@@ -212,7 +212,7 @@ func (c *checker) subnets() {
 	for _, l := range c.Claims {
 		m := l.member()
 		if before, ok := file[m]; ok && before.File != nil && l.File == nil &&
-			c.defined(m.network, Span{before.From, l.To}) && !c.withdraws(m, l.From) {
+			c.defined(m.network, Span{before.From, l.To}) && !c.withdraws(m, l.From) && !c.departs(m, l.Span) {
 			c.report(SubnetGone, m, l.Span, "its subnet file is gone, which said %v", before.File)
 		}
 		file[m] = l
@@ -221,7 +221,7 @@ func (c *checker) subnets() {
 		}
 		before, ok := said[m]
 		if ok && before.Process == l.Process && before.subnet().IsValid() && !l.subnet().IsValid() &&
-			!c.reloaded(m, l.Span) && c.defined(m.network, Span{before.From, l.To}) && !c.withdraws(m, l.From) {
+			!c.reloaded(m, l.Span) && c.defined(m.network, Span{before.From, l.To}) && !c.withdraws(m, l.From) && !c.departs(m, l.Span) {
 			c.report(SubnetGone, m, l.Span, "its agent does not show %s any more", before.subnet())
 		}
 		said[m] = l

@@ -93,15 +93,26 @@ func (c *checker) mayTake(read Read, t tenant, subnet netip.Prefix, by string) {
 	switch {
 	case t.rewound && t.rewind.setBack(): // the store has its old content again
 	case t.rewound && c.forgotten(t.node, t.rewind): // the node was forgotten and could not write its record again
+	case c.departed(m, Span{t.last, read.To}): // the node, or an operator, released the subnet
 	case c.movedAway(m, subnet, read.To): // the node no longer uses the subnet
 	case t.rewound && slices.ContainsFunc(c.tenures[m], func(x tenure) bool {
 		return slices.Contains(x.subnets, subnet) && c.comesBack(member{by, read.Network}, x.subnets, x.since, t.rewind)
 	}): // it was the other node's before
+	case c.staysOn(member{by, read.Network}, subnet, t.last): // the store was set back, and the other node was there before
 	case by == "" && c.claimedAfterALoss(t): // another plan was defined: the host withdrew its claim
 	case !t.rewound && read.To-t.last >= c.Rules.Hold:
 	default:
 		c.report(TakenEarly, m, read.Span, "%s, held %s before: %s", subnet, (read.To - t.last).Round(time.Millisecond), what)
 	}
+}
+
+// staysOn reports whether a member was on a subnet when the store was set back, and still was at a later time.
+func (c *checker) staysOn(m member, subnet netip.Prefix, at time.Duration) bool {
+	return slices.ContainsFunc(c.tenures[m], func(t tenure) bool {
+		return slices.Contains(t.subnets, subnet) && at <= t.To && slices.ContainsFunc(c.wiped, func(r Rewind) bool {
+			return r.setBack() && t.From <= r.From && r.From <= at
+		})
+	})
 }
 
 // movedAway reports whether a member is on another subnet at the given time, according to its own
@@ -170,6 +181,7 @@ func (c *checker) claims() {
 		case !l.Answered:
 			c.report(NotRecovered, m, l.Span, "its agent does not answer")
 			continue
+		case !l.subnet().IsValid() && c.isFull(l):
 		case l.Status != passing && (c.momentary(m, l) || c.recordsUnread(l) || c.forgeryNamed(l) || c.peerAway(l)):
 		case l.Status != passing:
 			c.report(NotRecovered, m, l.Span, "health is %s: %s", l.Status, l.Trouble)

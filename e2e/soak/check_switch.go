@@ -151,7 +151,7 @@ func (c *checker) mayHave(network string, s Span, kind string) bool {
 func stopsAgent(k Kind) bool {
 	switch k {
 	case KillAgent, RestartAgent, StopShort, StopPastTTL, StopPastHold, ReplaceHost, EmptyAndRestart, DeleteWhileAway, StartInSwitch,
-		RestartAll:
+		RestartAll, SetClock:
 		return true
 	}
 	return false

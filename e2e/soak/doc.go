@@ -4,11 +4,12 @@
 //
 // # Networks
 //
-// Every host takes part in several of six networks: three that carry packets, at first over VXLAN, and three
+// Every host takes part in several of seven networks: three that carry packets, at first over VXLAN, and four
 // that only lease. One of each kind is defined by the blocks of agents' configurations. One exists
 // only in Consul, and hosts join it through watch_networks or a block without pools. One is deleted
-// and defined again and again. A seventh network, without any host, is defined in a store that has
-// just lost everything, so that its records are the first there.
+// and defined again and again. The seventh network has as many subnets as hosts, or one fewer. An
+// eighth one, without any host, is defined in a store that has just lost everything, so that its
+// records are the first there.
 //
 // An operator's change makes a network defined or deleted from the moment its record was read back.
 // A loss of the store can undo that: a snapshot from before the change restores the earlier state,
@@ -49,6 +50,10 @@
 // the store loses everything again, and the one that has got its subnet is not the first to write.
 // Every other node must get its own slot back: a node moves only if it was given up, or if a store
 // that was set back has another node on its slot. A running agent that moves logs that as an error.
+//
+// A host that leaves a network releases its subnet, and an operator may revoke a lease: then others may
+// have the subnet at once. A node may be without a subnet only while none is free: each was held at some
+// time since a lapsed lease may have been kept for its host.
 //
 // # What stays of a network, and what is removed
 //
@@ -117,6 +122,15 @@
 // of the underlay excuses no loss of the small packets that are pinged; the devices and the routes of peers follow within the
 // settling time. Where packets flow with a handshake, they flow a few seconds after the end of a disturbance.
 //
+// A host that changes its addresses is silent until the store answers it again. Packets to and from it may be lost until the
+// settling time has passed, and its own kernel may remove its routes. Its slot and the routes of its peers stay.
+//
+// # Clocks
+//
+// The suite cannot change the clock of a single host. It moves the times that an agent saved, so that its clock seems to be
+// hours ahead or behind when it restarts, and those in records of networks and of their deletion, as if a host with such a
+// clock had written them. That excuses nothing.
+//
 // # A stranger's records
 //
 // Someone who may write to the store, and is no host, writes records about running hosts and removes them again. No host is
@@ -126,7 +140,7 @@
 // # Attackers
 //
 // An attacker is a container that sends to the tunnels of other hosts: from the port of the tunnel, so that answers would come
-// to it, and packets that claim to be another container's. Nothing of that may arrive, and nothing else may be lost, even
+// to it, and packets that claim to be another container's, over IPv4 and IPv6. Nothing of that may arrive, and nothing else may be lost, even
 // while networks are switched, agents are dead and the host forgets its connections.
 //
 // # Etcd

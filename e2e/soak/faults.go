@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -27,6 +28,10 @@ func (r *run) onHost(ctx context.Context, s Step) {
 		err = guarded(func() error { return r.changeOptions(ctx, s, m) })
 	case ReplaceHost:
 		err = guarded(func() error { return r.replace(ctx, m) })
+	case LeaveNetwork:
+		err = guarded(func() error { return r.leaveNetwork(ctx, s, m) })
+	case ChangeAddress:
+		err = r.changeAddress(ctx, s, m)
 	case ForeignRules, RoutingRule, DisableIPv6, ChangeMTU, AttackPeers:
 		err = guarded(func() error { return r.disturbNetwork(ctx, s, m) })
 	default:
@@ -127,6 +132,14 @@ func (r *run) disturb(ctx context.Context, s Step, m *machine) error {
 		return between(ctx, s.For,
 			func(context.Context) error { m.setProcess(nil); return m.KillAgent() },
 			func(ctx context.Context) error { return r.startAgent(ctx, m) })
+	case SetClock:
+		return between(ctx, s.For,
+			func(context.Context) error { m.setProcess(nil); return m.KillAgent() },
+			func(ctx context.Context) error {
+				by := wrongBy(s.Pick)
+				r.say("%s: to the agent, the clock is set by %s", m.Name, -by)
+				return errors.Join(m.setClock(by), r.startAgent(ctx, m))
+			})
 	case RestartAgent:
 		return between(ctx, s.For,
 			func(ctx context.Context) error { m.setProcess(nil); r.stopAgent(ctx, m); return ctx.Err() },
@@ -209,15 +222,39 @@ func (r *run) changeOptions(ctx context.Context, s Step, m *machine) error {
 	change := OptionChange{Span{r.now(), forever}, node, p.name}
 	i := 0
 	r.record(func(h *History) { i = len(h.Options); h.Options = append(h.Options, change) })
-	call, cancel := context.WithTimeout(ctx, operatorPatience)
-	defer cancel()
-	out, err := m.Leno(call, "reload")
+	r.command(ctx, m, "reload")
 	r.record(func(h *History) { h.Options[i].To = r.now() })
-	if err != nil && ctx.Err() == nil {
-		r.trouble("leno reload on %s: %v %s", node, err, out)
-	}
 	r.say("%s: network %s has subnet_file %s, ip_masq %t", node, p.name, p.file, p.masq)
 	return ctx.Err()
+}
+
+// command runs a leno command on a machine, which must succeed.
+func (r *run) command(ctx context.Context, m *machine, args ...string) {
+	call, cancel := context.WithTimeout(ctx, operatorPatience)
+	defer cancel()
+	if out, err := m.Leno(call, args...); err != nil && ctx.Err() == nil {
+		node, _ := m.now()
+		r.trouble("leno %s on %s: %v %s", strings.Join(args, " "), node, err, out)
+	}
+}
+
+// leaveNetwork makes a host release its lease of one of its networks, and join it again a while later.
+func (r *run) leaveNetwork(ctx context.Context, s Step, m *machine) error {
+	var of []part
+	for _, p := range m.takesPart() {
+		if p.origin != temporary {
+			of = append(of, p)
+		}
+	}
+	p := of[s.Pick%len(of)]
+	node, _ := m.now()
+	back := r.departure(Departure{Node: node, Network: p.name, Why: s.Kind})
+	defer back()
+	r.say("%s leaves network %s", node, p.name)
+	r.command(ctx, m, r.commandOf("lease", "release", p.name)...)
+	err := sleep(ctx, s.For)
+	r.command(ctx, m, "reload")
+	return err
 }
 
 // otherFile returns the path that a part's subnet file does not have at the moment: there are two.

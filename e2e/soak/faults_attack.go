@@ -60,10 +60,12 @@ func (r *run) attackPeers(ctx context.Context, s Step, m *machine) error {
 			return err
 		}
 		// As Docker's rule, which keeps the port of a datagram.
-		fmt.Fprintf(&rules, "add rule ip soak post ip saddr %s meta l4proto udp masquerade\n", a.self.Addrs[0])
+		for i, addr := range a.self.Addrs {
+			fmt.Fprintf(&rules, "add rule inet soak post %s saddr %s meta l4proto udp masquerade\n", []string{"ip", "ip6"}[i], addr)
+		}
 	}
-	err := m.script("nft -f - <<'END'\nadd table ip soak\n" +
-		"add chain ip soak post { type nat hook postrouting priority 90; }\n" + rules.String() + "END")(ctx)
+	err := m.script("nft -f - <<'END'\nadd table inet soak\n" +
+		"add chain inet soak post { type nat hook postrouting priority 90; }\n" + rules.String() + "END")(ctx)
 	if err != nil {
 		return err
 	}
@@ -71,7 +73,7 @@ func (r *run) attackPeers(ctx context.Context, s Step, m *machine) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	err = errors.Join(err, m.script("nft delete table ip soak")(ctx), sleep(ctx, attackEvery))
+	err = errors.Join(err, m.script("nft delete table inet soak")(ctx), sleep(ctx, attackEvery))
 	for _, a := range attackers {
 		x := Attack{Node: node, Network: a.network.name, Span: Span{begun, r.now()}, Sent: a.sent, Forgotten: forgotten}
 		x.Injected, x.Stolen = drain(a.services), drain(a.sockets)
@@ -109,7 +111,7 @@ func (n network) ports() (vxlan, udp uint16, wireGuard []uint16) {
 func (a *attacker) open() error {
 	listen := func(ns *lab.Namespace, port uint16) (conn *net.UDPConn, err error) {
 		err = ns.Do(func() error {
-			conn, err = net.ListenUDP("udp4", &net.UDPAddr{Port: int(port)})
+			conn, err = net.ListenUDP("udp", &net.UDPAddr{Port: int(port)}) // of both families
 			return err
 		})
 		return conn, err
@@ -134,17 +136,19 @@ func (a *attacker) open() error {
 
 // send sends one packet from each tunnel's port to the same one of each other host, so that the peer's packets for the
 // attacker's host may come to the attacker. For VXLAN and udp, it also sends a forged one of a third container: to the
-// addresses of the other host and to those of its own.
+// addresses of the other host and to those of its own. A container without IPv6 sends over IPv4 only.
 func (a *attacker) send() {
 	for i, c := range a.targets {
 		source := a.targets[(i+1)%len(a.targets)]
 		forged := lab.UDPPacket(netip.AddrPortFrom(source.Addrs[0], 9), netip.AddrPortFrom(c.Addrs[0], servicePort), "forged")
 		for _, socket := range a.sockets {
 			port := uint16(socket.LocalAddr().(*net.UDPAddr).Port)
-			a.write(socket, netip.AddrPortFrom(c.Host.Addrs[0], port), []byte("mine"))
+			for _, addr := range addrsOn(c.Host, underlayDevice) {
+				a.write(socket, netip.AddrPortFrom(addr, port), []byte("mine"))
+			}
 			for _, h := range []*lab.Host{c.Host, a.self.Host} {
 				for _, packet := range a.inTunnel(h, port, forged) {
-					for _, addr := range addrsOf(h, a.network.name) {
+					for _, addr := range addrsOn(h, append(devicesOf(a.network.name), underlayDevice)...) {
 						a.write(socket, netip.AddrPortFrom(addr, port), packet)
 					}
 				}
@@ -172,46 +176,44 @@ func (a *attacker) inTunnel(h *lab.Host, port uint16, packet []byte) (out [][]by
 	return out
 }
 
-// addrsOf returns a host's IPv4 addresses at which its tunnel listens: between hosts and in the network.
-func addrsOf(h *lab.Host, network string) []netip.Addr {
-	out := []netip.Addr{h.Addrs[0]}
-	for _, device := range devicesOf(h, network) {
-		for _, a := range device.addrs {
-			if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() {
+// devicesOf returns the names of the devices that a network may have.
+func devicesOf(network string) []string {
+	return []string{devicePrefix + network, devicePrefix + network + otherDevice}
+}
+
+// addrsOn returns a host's addresses on devices, but for those of the link.
+func addrsOn(h *lab.Host, devices ...string) (out []netip.Addr) {
+	eachDevice(h, devices, func(device *net.Interface) {
+		addrs, _ := device.Addrs()
+		for _, a := range addrs {
+			if p, err := netip.ParsePrefix(a.String()); err == nil && !p.Addr().IsLinkLocalUnicast() {
 				out = append(out, p.Addr())
 			}
 		}
-	}
+	})
 	return out
 }
 
 // hardwareAddrs returns those of a host's devices of a network.
 func hardwareAddrs(h *lab.Host, network string) (out []net.HardwareAddr) {
-	for _, device := range devicesOf(h, network) {
-		if len(device.mac) > 0 {
-			out = append(out, device.mac)
+	eachDevice(h, devicesOf(network), func(device *net.Interface) {
+		if len(device.HardwareAddr) > 0 {
+			out = append(out, device.HardwareAddr)
 		}
-	}
+	})
 	return out
 }
 
-type device struct {
-	mac   net.HardwareAddr
-	addrs []net.Addr
-}
-
-// devicesOf returns a host's devices of a network.
-func devicesOf(h *lab.Host, network string) (out []device) {
+// eachDevice calls do for those of the devices that a host has.
+func eachDevice(h *lab.Host, names []string, do func(*net.Interface)) {
 	_ = h.Do(func() error {
-		for _, name := range []string{network, network + otherDevice} {
-			if link, err := net.InterfaceByName(devicePrefix + name); err == nil {
-				addrs, _ := link.Addrs()
-				out = append(out, device{link.HardwareAddr, addrs})
+		for _, name := range names {
+			if device, err := net.InterfaceByName(name); err == nil {
+				do(device)
 			}
 		}
 		return nil
 	})
-	return out
 }
 
 func (a *attacker) close() {

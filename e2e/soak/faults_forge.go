@@ -42,8 +42,8 @@ func (r *run) forgeRecords(ctx context.Context, s Step) error {
 // directory of changes that gives a host another address, and one that says that a host's record was removed.
 func (r *run) chooseForgedRecords(ctx context.Context, s Step) (out []badRecord, err error) {
 	n := findNetwork(s.Network)
-	held, unused, err := r.heldLeases(ctx, n)
-	if err != nil || len(held) == 0 || unused == 0 {
+	held, unused, err := r.heldLeases(ctx, n, func(node string) bool { return !r.silentNow(node) })
+	if err != nil || len(held) == 0 {
 		return nil, err
 	}
 	victim := func(i int) pair { return held[(s.Pick+i)%len(held)] }
@@ -51,14 +51,16 @@ func (r *run) chooseForgedRecords(ctx context.Context, s Step) (out []badRecord,
 	if err != nil {
 		return nil, err
 	}
-	// A lease names its subnets in its key and in its value.
-	var rename []string
-	for _, form := range []string{"10.%d.%d.0", "fd00:%d:0:%x::", "fd00.%d.0.%x.."} {
-		rename = append(rename, fmt.Sprintf(form, n.number, slot), fmt.Sprintf(form, n.number, unused))
+	if unused > 0 { // the network is not full
+		// A lease names its subnets in its key and in its value.
+		var rename []string
+		for _, form := range []string{"10.%d.%d.0", "fd00:%d:0:%x::", "fd00.%d.0.%x.."} {
+			rename = append(rename, fmt.Sprintf(form, n.number, slot), fmt.Sprintf(form, n.number, unused))
+		}
+		moved := strings.NewReplacer(rename...)
+		out = append(out, badRecord{moved.Replace(victim(0).key), moved.Replace(string(victim(0).value)), nil})
+		r.say("network %s: forged %s %s", n.name, out[0].key, out[0].bad)
 	}
-	moved := strings.NewReplacer(rename...)
-	out = append(out, badRecord{moved.Replace(victim(0).key), moved.Replace(string(victim(0).value)), nil})
-	r.say("network %s: forged %s %s", n.name, out[0].key, out[0].bad)
 	if !r.hasConsul() { // etcd has no directory of changes
 		return out, nil
 	}
@@ -78,8 +80,8 @@ func (r *run) chooseForgedRecords(ctx context.Context, s Step) (out []badRecord,
 	return append(out, entry(victim(1), string(redirected)), entry(victim(2), "")), nil
 }
 
-// heldLeases returns the leases of a network's running hosts, and a slot that no record names, or 0.
-func (r *run) heldLeases(ctx context.Context, n network) (held []pair, unused int, err error) {
+// heldLeases returns the leases that some of a network's hosts hold, and a slot that no record names, or 0.
+func (r *run) heldLeases(ctx context.Context, n network, of func(node string) bool) (held []pair, unused int, err error) {
 	err = r.onLeader(ctx, "answer a read of everything", func(ctx context.Context) error {
 		leader, err := r.store.leader(ctx)
 		if err != nil {
@@ -95,14 +97,13 @@ func (r *run) heldLeases(ctx context.Context, n network) (held []pair, unused in
 			}
 			taken[slot] = true
 			var value struct{ Node string }
-			if p.session != "" && json.Unmarshal(p.record, &value) == nil && !r.silentNow(value.Node) {
+			if p.session != "" && json.Unmarshal(p.record, &value) == nil && of(value.Node) {
 				held = append(held, p)
 			}
 		}
-		// Every plan has these slots.
 		for unused = 1; taken[unused]; unused++ {
 		}
-		if unused > r.Agents-r.Carriers+8 {
+		if !n.carries && unused > min(n.slots(r.Options, 0), n.slots(r.Options, 1)) { // which every plan has
 			unused = 0
 		}
 		return err
@@ -121,16 +122,30 @@ func (n network) slotOf(key string) (int, error) {
 	return strconv.Atoi(slot)
 }
 
-// startInLoss makes the store lose its records, and starts a host that has never run a while later: another one dies for
-// good and leaves its place to it.
+// startInLoss makes the store lose its records, and starts a host that has never run, before, during or after that:
+// another one dies for good and leaves its place to it.
 func (r *run) startInLoss(ctx context.Context, s Step) error {
-	lose := func() error { return r.empty(ctx, EmptyStore) }
-	if s.Pick%2 == 1 {
-		lose = func() error { return r.restore(ctx, RestoreStore, r.snapshot) }
-	}
-	if err := errors.Join(lose(), sleep(ctx, s.For)); err != nil {
-		return err
-	}
+	before := s.For / 2 * time.Duration(s.Pick/2%4)
+	var both errgroup.Group
+	both.Go(func() error {
+		return guarded(func() error {
+			if err := sleep(ctx, before); err != nil {
+				return err
+			}
+			if s.Pick%2 == 1 {
+				return r.restore(ctx, RestoreStore, r.snapshot)
+			}
+			return r.empty(ctx, EmptyStore)
+		})
+	})
+	both.Go(func() error {
+		return guarded(func() error { return errors.Join(sleep(ctx, s.For), r.startAnother(ctx, s)) })
+	})
+	return both.Wait()
+}
+
+// startAnother replaces a host that does not carry packets and has no fault.
+func (r *run) startAnother(ctx context.Context, s Step) error {
 	for i := range r.machines {
 		m := r.machines[(s.Pick+i)%len(r.machines)]
 		if m.carries || !m.faults.TryLock() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 )
@@ -90,6 +91,36 @@ func (r *run) routeTaken(s Step, m *machine) (network, peer, prefix string) {
 	other := others[s.Pick/2%len(others)]
 	peer, _ = other.now()
 	return "", peer, other.Addrs[0].String() + "/32"
+}
+
+// changeAddress gives a host other addresses between hosts, and its own again a while later.
+func (r *run) changeAddress(ctx context.Context, s Step, m *machine) error {
+	var away []netip.Addr
+	for _, addr := range m.Addrs {
+		bytes := addr.AsSlice()
+		bytes[len(bytes)-1] += 0x80
+		other, _ := netip.AddrFromSlice(bytes)
+		away = append(away, other)
+	}
+	move := func(from, to []netip.Addr) error {
+		return r.silenced(ctx, s, m, func(ctx context.Context) error { return r.readdress(ctx, m, from, to) })
+	}
+	return errors.Join(move(m.Addrs, away), sleep(ctx, s.For), move(away, m.Addrs))
+}
+
+// readdress replaces a host's addresses between hosts. Its Consul agent leaves with the old ones and comes back with the new ones.
+func (r *run) readdress(ctx context.Context, m *machine, from, to []netip.Addr) error {
+	if r.hasConsul() {
+		if err := m.Host.Consul.Stop(ctx); err != nil {
+			return err
+		}
+	}
+	r.say("%s: from %v to %v", m.Name, from, to)
+	// Without promote_secondaries, the kernel removes the new address with the old one.
+	err := m.script("echo 1 >/proc/sys/net/ipv4/conf/eth0/promote_secondaries; ip addr add $3/24 dev eth0; ip addr del $1/24 dev eth0; "+
+		"ip addr add $4/64 dev eth0 nodad; ip addr del $2/64 dev eth0",
+		from[0].String(), from[1].String(), to[0].String(), to[1].String())(ctx)
+	return errors.Join(err, r.startClient(ctx, m))
 }
 
 // changeMTU returns functions that change the MTU of the host's underlay and restore it. The servers know the path to the

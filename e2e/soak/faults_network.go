@@ -120,13 +120,19 @@ func (r *run) onNetwork(ctx context.Context, s Step) error {
 	case DefineNetwork:
 		return r.defineNetwork(ctx, s.Network, s.Pick)
 	case DeleteNetwork:
-		return r.deleteNetwork(ctx, s.Network)
+		err := r.deleteNetwork(ctx, s.Network)
+		if err == nil && s.Pick%2 == 1 && r.lastState(s.Network) == stateDeleted {
+			err = r.wrongTimes(ctx, s)
+		}
+		return err
 	case DeleteWhileAway:
 		return r.withAgentsDown(ctx, s, func(ctx context.Context) error { return r.deleteNetwork(ctx, s.Network) })
 	case ChangeNetwork:
 		return r.changeNetwork(ctx, s.Network)
 	case RewriteNetwork:
-		return r.rewriteNetwork(ctx, s.Network)
+		return r.rewriteNetwork(ctx, s)
+	case RevokeLease:
+		return r.revokeLease(ctx, s)
 	case SwitchBackend, StopSwitch, ReverseSwitch, RotateKeys:
 		return r.switchNetwork(ctx, s)
 	case StartInSwitch:
@@ -286,40 +292,42 @@ func (r *run) writeDefinition(name string, variant int, backend string) (path st
 }
 
 // rewriteNetwork writes a network's definition again with the same meaning: its members in another
-// order and with other white space.
-func (r *run) rewriteNetwork(ctx context.Context, name string) error {
-	r.operator.one.Lock()
-	defer r.operator.one.Unlock()
-	done := r.change(RewriteNetwork, name)
-	return r.onLeader(ctx, "rewrite the definition of "+name, func(ctx context.Context) error {
-		p, err := r.store.read(ctx, networkKey(name))
-		if err != nil {
-			return err
-		}
-		state, definition := stateOf(p)
-		if state != stateDefined {
-			return fmt.Errorf("network %s is %s", name, state)
-		}
+// order and with other white space, or with times that are wrong.
+func (r *run) rewriteNetwork(ctx context.Context, s Step) error {
+	if s.Pick%2 == 1 {
+		return r.wrongTimes(ctx, s)
+	}
+	return r.rewrite(ctx, s.Network, func(p *pair) ([]byte, error) {
 		var members map[string]any
 		if err := json.Unmarshal(p.value, &members); err != nil {
-			return err
+			return nil, err
 		}
 		indent := "  "
 		if bytes.Contains(p.value, []byte("\n  ")) {
 			indent = "\t"
 		}
-		value, err := json.MarshalIndent(members, "", indent)
-		if err != nil {
-			return err
-		}
-		ok, err := r.store.replace(ctx, *p, value)
-		if err == nil && !ok {
-			err = errors.New("it was changed at the same time")
-		}
-		if err == nil {
-			done(definition, true)
-		}
+		return json.MarshalIndent(members, "", indent)
+	})
+}
+
+// revokeLease takes a lease away from a host, which may be running or not.
+func (r *run) revokeLease(ctx context.Context, s Step) error {
+	n := findNetwork(s.Network)
+	held, _, err := r.heldLeases(ctx, n, func(node string) bool { return node != "" })
+	if err != nil || len(held) == 0 {
 		return err
+	}
+	p := held[s.Pick%len(held)]
+	victim, _ := recordOf(strings.TrimPrefix(p.key, leasesKey(n.name)), p)
+	back := r.departure(Departure{Node: victim.Node, Network: n.name, Why: s.Kind})
+	defer back()
+	return await(ctx, patience, "the lease of "+victim.Node+" to be revoked", func(ctx context.Context) error {
+		out, err := r.operate(ctx, r.commandOf("lease", "revoke", n.name, victim.Subnet.String())...)
+		if now, readErr := r.store.read(ctx, p.key); err != nil && (readErr != nil || now != nil && now.version == p.version) {
+			return errors.Join(fmt.Errorf("%w: %s", err, out), sleep(ctx, r.Every))
+		}
+		r.say("network %s: the lease of %s on %s is revoked", n.name, victim.Node, victim.Subnet)
+		return nil
 	})
 }
 

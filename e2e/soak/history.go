@@ -27,6 +27,7 @@ type History struct {
 	// Compactions are the times by which the store had discarded the history of its records.
 	Compactions []time.Duration
 	Options     []OptionChange
+	Departures  []Departure
 	Routes      []RouteList
 	Firewalls   []Jumps
 	Attacks     []Attack
@@ -132,6 +133,7 @@ type Read struct {
 	Definition string
 	// Backends are the backends in the definition: the current one and, while the network is switched, the next one.
 	Backends []Backend
+	Slots    int // number of subnets in the pool
 	Records  []Record
 	// Waited is how long, since the start of the run, this reader waited for the store's responses.
 	Waited time.Duration
@@ -215,6 +217,13 @@ type Change struct {
 type OptionChange struct {
 	Span
 	Node, Network string
+}
+
+// A Departure is a time in which a host has left a network, or within which an operator revoked its lease.
+type Departure struct {
+	Span
+	Node, Network string
+	Why           Kind
 }
 
 // A RouteList is one look at the kernel of a node that carries packets.

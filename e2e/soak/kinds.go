@@ -21,15 +21,19 @@ const (
 	RevokeToken   Kind = "revoke-token"   // its ACL token is deleted and restored
 	ReplaceHost   Kind = "replace-host"   // its agent dies for good, and a machine with another name takes its place
 	ChangeOptions Kind = "change-options" // subnet_file or another option, and a reload
+	SetClock      Kind = "set-clock"      // its agent is killed, and its clock is set by hours before it is restarted
+	LeaveNetwork  Kind = "leave-network"  // it releases a lease, and joins the network again with a reload
 )
 
-// Faults on one host that carries packets. Its agent and the store are not disturbed.
+// Faults on one host that carries packets. Except for ChangeAddress, its agent and the store are not disturbed.
 const (
 	ForeignRules Kind = "foreign-rules" // another program adds a set and a verdict map to iptables' tables
 	RoutingRule  Kind = "routing-rule"  // a VPN adds a routing rule and a table that take packets to peers
 	DisableIPv6  Kind = "disable-ipv6"  // for all devices or for one of leno's
 	ChangeMTU    Kind = "change-mtu"    // of the underlay's device
 	AttackPeers  Kind = "attack-peers"  // containers send forged packets to the tunnels of other hosts
+
+	ChangeAddress Kind = "change-address" // the host gets other addresses, and later its own again
 )
 
 // Faults on the store.
@@ -60,7 +64,8 @@ const (
 	DeleteNetwork   Kind = "delete-network"    // with network delete
 	DeleteWhileAway Kind = "delete-while-away" // the same, while the agents of some of its hosts are down
 	ChangeNetwork   Kind = "change-network"    // another definition that hosts can apply live
-	RewriteNetwork  Kind = "rewrite-network"   // the same definition, spelled differently
+	RewriteNetwork  Kind = "rewrite-network"   // the same definition, spelled differently or with wrong times
+	RevokeLease     Kind = "revoke-lease"      // of one host, with lease revoke
 	SwitchBackend   Kind = "switch-backend"    // the network is switched to another backend
 	StopSwitch      Kind = "stop-switch"       // the same, and the switch is stopped for some seconds
 	ReverseSwitch   Kind = "reverse-switch"    // the same, and the switch is reversed halfway
@@ -91,20 +96,23 @@ func switches(k Kind) bool {
 	return k == SwitchBackend || k == StopSwitch || k == ReverseSwitch || k == RotateKeys || k == StartInSwitch
 }
 
-// onCarrier reports whether a fault is on a host that carries packets and disturbs neither its agent nor the store.
+// onCarrier reports whether a fault is on a host that carries packets.
 func onCarrier(k Kind) bool {
-	return k == ForeignRules || k == RoutingRule || k == DisableIPv6 || k == ChangeMTU || k == AttackPeers
+	return k == ForeignRules || k == RoutingRule || k == DisableIPv6 || k == ChangeMTU || k == AttackPeers || k == ChangeAddress
 }
+
+// offCarrier reports whether a fault is on a host that does not carry packets.
+func offCarrier(k Kind) bool { return k == ReplaceHost || k == LeaveNetwork }
 
 func consulKinds() (hosts, store, network []Kind) {
 	return []Kind{
 			KillAgent, StopPastHold, CutHost, LeaveClient, RestartAgent, StopPastTTL, RevokeToken, ReplaceHost, StopShort,
-			ChangeOptions, ForeignRules, RoutingRule, DisableIPv6, ChangeMTU, AttackPeers,
+			ChangeOptions, ForeignRules, RoutingRule, DisableIPv6, ChangeMTU, AttackPeers, SetClock, LeaveNetwork, ChangeAddress,
 		}, []Kind{
 			KillLeader, EmptyStore, LoseQuorum, RestoreStore, CutServer, RevokeTokens, EmptyAndDefine, EmptyAndDelete,
 			EmptyAndRestart, RestoreBad, RestoreOldest, StartInLoss, RestartAll,
 		}, []Kind{
 			LoseNetwork, DefineNetwork, DeleteNetwork, DeleteWhileAway, ChangeNetwork, RewriteNetwork,
-			SwitchBackend, StopSwitch, ReverseSwitch, RotateKeys, StartInSwitch, ForgeRecords,
+			SwitchBackend, StopSwitch, ReverseSwitch, RotateKeys, StartInSwitch, ForgeRecords, RevokeLease,
 		}
 }

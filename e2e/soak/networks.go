@@ -3,6 +3,7 @@ package soak
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -24,6 +25,9 @@ type network struct {
 	origin  origin
 }
 
+// full is a network that has as many subnets as hosts, or one fewer.
+const full = "full"
+
 // aside is a network without hosts. It is defined in a store that has lost everything, and deleted
 // a while later.
 const aside = "aside"
@@ -38,6 +42,7 @@ func allNetworks() []network {
 		{"lease", 6, false, fromFiles},
 		{"lease-kv", 8, false, onlyInConsul},
 		{"lease-t", 10, false, temporary},
+		{full, 12, false, onlyInConsul},
 	}
 }
 
@@ -53,11 +58,25 @@ func findNetwork(name string) network {
 // variants is the number of definitions of a network between which hosts can change while they run.
 const variants = 4
 
-// last returns the last subnet of a network without packets. The pool is small enough that a host
-// that wants a subnet meets those that were given up, and large enough for the dead hosts that a
-// restored snapshot revives.
+// slots returns the number of subnets of a network without packets. Unless it is the full one, the pool is small enough
+// that a host that wants a subnet meets those that were given up, and large enough for the dead hosts that a restored
+// snapshot revives.
+func (n network) slots(o Options, variant int) int {
+	if n.name != full {
+		return o.Agents - o.Carriers + 8 + 4*(variant%2)
+	}
+	hosts := 0
+	for i := range o.Agents {
+		if slices.ContainsFunc(o.partsOf(i, ""), func(p *part) bool { return p.name == full }) {
+			hosts++
+		}
+	}
+	return hosts - variant%2
+}
+
+// last returns the last subnet of a network without packets.
 func (n network) last(o Options, variant int) string {
-	return fmt.Sprintf("10.%d.%d.0", n.number, o.Agents-o.Carriers+8+4*(variant%2))
+	return fmt.Sprintf("10.%d.%d.0", n.number, n.slots(o, variant))
 }
 
 // datapaths are the backends between which networks with packets are switched. They begin with the first one.
@@ -125,7 +144,7 @@ const (
 // partsOf returns the parts of the machine with the given index. All machines take part in the
 // network of their kind that is defined in files, two of three in the one that exists only in
 // Consul, and those that use watch_networks in the temporary one as well. One more host defines the
-// temporary network in its file.
+// temporary network in its file. Hosts without packets that do not use watch_networks take part in the full one.
 func (o Options) partsOf(index int, dir string) []*part {
 	carries := o.carries(index)
 	order := index
@@ -142,8 +161,12 @@ func (o Options) partsOf(index int, dir string) []*part {
 		switch watches := order%3 != 0 && (carries || order%3 == 2); {
 		case n.origin == fromFiles:
 			p.joins = byDefinition
+		case n.name == full && watches:
+			continue
 		case watches:
 			p.joins = byWatching
+		case n.name == full:
+			p.joins = byBlock
 		case n.origin == onlyInConsul && (carries || order%3 == 0):
 			p.joins = byBlock
 		case n.origin == temporary && !carries && order == 3:

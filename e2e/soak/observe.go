@@ -315,7 +315,7 @@ func readOf(pairs []pair, at Span) []Read {
 		case read == nil:
 		case folder == "networks" && !isLease:
 			if read.State, read.Definition = stateOf(&p); read.State == stateDefined {
-				read.Backends = backendsOf(&p).all()
+				read.Backends, read.Slots = backendsOf(&p).all(), slotsOf(&p)
 			}
 		case folder == "leases":
 			if record, ok := recordOf(key, p); ok {
@@ -343,6 +343,19 @@ func recordOf(key string, p pair) (Record, bool) {
 		return Record{Entry{subnet, ""}, []netip.Prefix{subnet}, p.session}, true
 	}
 	return Record{Entry{value.Subnet, value.Node}, value.Subnets, p.session}, true
+}
+
+// slotsOf returns the number of subnets in a network's first pool: the last subnet less the first one, and one, by the third
+// byte of their addresses. It is 0 without limits.
+func slotsOf(p *pair) int {
+	var value struct {
+		Pools []struct{ Min, Max netip.Addr }
+	}
+	if json.Unmarshal(p.record, &value) != nil || len(value.Pools) == 0 || !value.Pools[0].Max.Is4() {
+		return 0
+	}
+	first, last := value.Pools[0].Min.As4(), value.Pools[0].Max.As4()
+	return int(last[2]) - int(first[2]) + 1
 }
 
 // stateOf returns the content of a network's record. The definition does not depend on spaces and

@@ -355,6 +355,17 @@ func (r *recorder) storm(why Kind) (end func()) {
 	return func() { r.record(func(h *History) { h.Storms[i].To = r.now() }) }
 }
 
+// departure records the beginning of a departure; the returned function ends it.
+func (r *recorder) departure(d Departure) (end func()) {
+	i := 0
+	r.record(func(h *History) {
+		i = len(h.Departures)
+		d.Span = Span{r.now(), forever}
+		h.Departures = append(h.Departures, d)
+	})
+	return func() { r.record(func(h *History) { h.Departures[i].To = r.now() }) }
+}
+
 // rewind records the beginning of a rewind; the returned function ends it.
 func (r *recorder) rewind(w Rewind) (end func()) {
 	i := 0

@@ -166,6 +166,8 @@ func (s *scheduler) network(k Kind) string {
 		return choose(slices.DeleteFunc(slices.Clone(s.defined), func(n string) bool { return !findNetwork(n).carries }))
 	case LoseNetwork, ChangeNetwork, RewriteNetwork, RestoreBad, ForgeRecords:
 		return choose(s.defined)
+	case RevokeLease:
+		return choose(slices.DeleteFunc(slices.Clone(s.defined), func(n string) bool { return findNetwork(n).carries }))
 	}
 	return ""
 }
@@ -178,7 +180,7 @@ func (s *scheduler) onHost(round int, begin, within time.Duration) {
 	at := begin + s.between(0, within/2)
 	var free []int
 	for host, busy := range s.busy {
-		if busy <= at && (kind != ReplaceHost || !s.Carries(host)) && (!onCarrier(kind) || s.Carries(host)) {
+		if busy <= at && !(offCarrier(kind) && s.Carries(host)) && !(onCarrier(kind) && !s.Carries(host)) {
 			free = append(free, host)
 		}
 	}
@@ -195,7 +197,7 @@ func (s *scheduler) onHost(round int, begin, within time.Duration) {
 func (s *scheduler) length(k Kind) time.Duration {
 	lapse := 2 * s.Rules.TTL // when Consul ends a session that is not renewed
 	switch k {
-	case KillAgent:
+	case KillAgent, SetClock:
 		return s.between(time.Second, 8*time.Second)
 	case RestartAgent:
 		return s.between(0, 4*time.Second)
@@ -225,8 +227,10 @@ func (s *scheduler) length(k Kind) time.Duration {
 		return s.between(4*time.Second, 20*time.Second)
 	case RoutingRule: // longer than the settling time, in which the agent has to find it
 		return pace + s.between(10*time.Second, 20*time.Second)
-	case ForeignRules, DisableIPv6, ChangeMTU, AttackPeers:
+	case ForeignRules, DisableIPv6, ChangeMTU, AttackPeers, ChangeAddress:
 		return pace + s.between(4*time.Second, 15*time.Second)
+	case LeaveNetwork:
+		return s.between(4*time.Second, 25*time.Second)
 	case ForgeRecords: // shorter than the settling time, for which views may lack a record
 		return s.between(4*time.Second, 9*time.Second)
 	case StartInLoss:

@@ -60,7 +60,7 @@ func checkSchedules(t *testing.T, kind string) {
 				if onCarrier(s.Kind) && !p.Carries(s.Host) {
 					t.Errorf("seed %d: %+v is on a host without packets", seed, s)
 				}
-				if s.Kind == ReplaceHost && p.Carries(s.Host) {
+				if offCarrier(s.Kind) && p.Carries(s.Host) {
 					t.Errorf("seed %d: %+v takes a host with containers away", seed, s)
 				}
 				busy[s.Host] = s.End() + p.Rules.Settle
@@ -77,7 +77,7 @@ func checkSchedules(t *testing.T, kind string) {
 					t.Errorf("seed %d: %+v deletes what has to stay", seed, s)
 				}
 				defined[s.Network] = false
-			case LoseNetwork, ChangeNetwork, RewriteNetwork, RestoreBad, ForgeRecords, SwitchBackend, StopSwitch, ReverseSwitch, RotateKeys, StartInSwitch:
+			case LoseNetwork, ChangeNetwork, RewriteNetwork, RestoreBad, ForgeRecords, RevokeLease, SwitchBackend, StopSwitch, ReverseSwitch, RotateKeys, StartInSwitch:
 				if !defined[s.Network] {
 					t.Errorf("seed %d: %+v is on a network that is not defined", seed, s)
 				}

@@ -35,7 +35,7 @@ func TestSoak(t *testing.T) {
 // and then etcd is restored from a snapshot from before, and emptied.
 func TestSoakWithEtcd(t *testing.T) {
 	o := short()
-	o.Store, o.Seed, o.For, o.Agents = lab.StoreEtcd, 210, 34*time.Second, 6
+	o.Store, o.Seed, o.For, o.Agents = lab.StoreEtcd, 1586, 34*time.Second, 6
 	o.Rounds = []Kind{SwitchBackend, EmptyStore, RestoreStore}
 	report := soaked(t, o)
 	if report.Faults[SwitchBackend] != 1 || report.Faults[EmptyStore] != 1 || report.Faults[RestoreStore] != 1 || len(report.Faults) < 7 || report.Claims < 150 || report.PingsSent < 500 {

@@ -21,12 +21,15 @@ type consulStore struct{ *run }
 const operatorToken = "3f1e2a60-0000-4000-8000-000000000001"
 
 // aclConfig caches rights for a second only, so that deleting a token takes effect at once.
-const aclConfig = `{"acl": {"enabled": true, "default_policy": "deny", "token_ttl": "1s", "policy_ttl": "1s",
-	"tokens": {%s"agent": "` + operatorToken + `"}}}`
+const aclConfig = `"acl": {"enabled": true, "default_policy": "deny", "token_ttl": "1s", "policy_ttl": "1s",
+	"tokens": {%s"agent": "` + operatorToken + `"}}`
+
+// bindConfig makes a client agent use the address that its host has when it starts.
+const bindConfig = `"bind_addr": "{{ GetAllInterfaces | include \"name\" \"^` + underlayDevice + `$\" | include \"type\" \"ipv4\" | join \"address\" \" \" }}"`
 
 var (
-	serverConfig = fmt.Sprintf(aclConfig, `"initial_management": "`+operatorToken+`", `)
-	clientConfig = fmt.Sprintf(aclConfig, "")
+	serverConfig = "{" + fmt.Sprintf(aclConfig, `"initial_management": "`+operatorToken+`", `) + "}"
+	clientConfig = "{" + fmt.Sprintf(aclConfig, "") + ", " + bindConfig + "}"
 )
 
 // rules are the rights of a host's agent. They differ from those in examples/consul/policy.hcl only

@@ -1,0 +1,125 @@
+package soak
+
+import (
+	"testing"
+	"time"
+)
+
+// revoked makes an operator revoke the lease of b, which takes another slot.
+func revoked(s *story) {
+	s.reads(30, 31, held(one, "a"))
+	s.reads(31, 99, held(one, "a"), held(six, "b"))
+	s.moves("b", 31, 99, six)
+	s.Notices = []Notice{{"b", "n", 1, six}}
+	s.claims("a", 31, 99, func(c *Claim) { c.View = []Entry{{one, "a"}, {six, "b"}} })
+	s.claims("b", 31, 99, func(c *Claim) { c.View = []Entry{{one, "a"}, {six, "b"}} })
+	s.list("a", 31, 99, six)
+}
+
+// left makes b leave the network from 20 to 40.
+func left(s *story) {
+	s.reads(21, 41, held(one, "a"))
+	s.claims("b", 21, 42, func(c *Claim) { c.Subnets, c.File, c.View = nil, nil, nil })
+	s.claims("a", 21, 42, func(c *Claim) { c.View = []Entry{{one, "a"}} })
+	s.Routes = nil
+}
+
+// fills gives the network a number of slots, and b has none.
+func fills(slots int) func(*story) {
+	return func(s *story) {
+		for i := range s.Reads {
+			s.Reads[i].Slots, s.Reads[i].Records = slots, []Record{held(one, "a"), held(two, "c")}
+		}
+		s.claims("b", 0, 99, func(c *Claim) {
+			c.Subnets, c.File, c.Status, c.Trouble = nil, nil, "critical", "lease critical: network is full"
+		})
+		for _, node := range []string{"a", "b"} {
+			s.claims(node, 0, 99, func(c *Claim) { c.View = []Entry{{one, "a"}, {two, "c"}} })
+		}
+		s.Routes = nil
+	}
+}
+
+func TestCheckDepartures(t *testing.T) {
+	departs := func(s *story, from, to float64, why Kind) {
+		s.Departures = []Departure{{Span{sec(from), sec(to)}, "b", "n", why}}
+	}
+	for name, c := range map[string]tale{
+		"a lease is revoked": {func(s *story) {
+			revoked(s)
+			departs(s, 29.9, 30.1, RevokeLease)
+		}, nil},
+		"a lease disappears":         {revoked, []Rule{TakenEarly, Moved}},
+		"a lease is revoked earlier": {func(s *story) { revoked(s); departs(s, 10, 10.1, RevokeLease) }, []Rule{TakenEarly, Moved}},
+		"a host whose lease is revoked does not say that it moves": {func(s *story) {
+			revoked(s)
+			s.Notices = nil
+			departs(s, 29.9, 30.1, RevokeLease)
+		}, []Rule{MovedSilently}},
+		"a host whose lease is revoked stays on its slot": {func(s *story) {
+			s.reads(30, 31, held(one, "a"))
+			s.reads(31, 99, held(one, "a"), held(two, "c"))
+			departs(s, 29.9, 30.1, RevokeLease)
+			s.claims("a", 31, 99, func(c *Claim) { c.View = nil })
+			s.claims("b", 31, 99, func(c *Claim) { c.View = nil })
+		}, []Rule{LostUnnoticed}},
+
+		"a host leaves and comes back": {func(s *story) { left(s); departs(s, 20, 40, LeaveNetwork) }, nil},
+		"a host leaves by itself":      {left, []Rule{TakenEarly, SubnetGone, NotRecovered}},
+		"a host that left does not come back": {func(s *story) {
+			left(s)
+			departs(s, 20, 30, LeaveNetwork)
+		}, []Rule{NotRecovered}},
+
+		"a host waits while the network is full":    {fills(2), nil},
+		"a host waits while there is a free subnet": {fills(3), []Rule{NotRecovered}},
+		"a host waits in a network without limits":  {fills(0), []Rule{NotRecovered}},
+
+		"packets are lost while a host changes its address": {func(s *story) {
+			s.silence("a", 20, 22, ChangeAddress)
+			s.Losses = []Loss{{"n", "a", "b", sec(20), false}, {"n", "b", "a", sec(26), true}}
+			s.Removals = []Removal{{"a", sec(21), two}}
+		}, nil},
+		"packets are lost long after a host changed its address": {func(s *story) {
+			s.silence("a", 20, 22, ChangeAddress)
+			s.Losses = []Loss{{"n", "b", "a", sec(28), false}}
+		}, []Rule{PingLost}},
+		"a peer removes its route when a host changes its address": {func(s *story) {
+			s.silence("a", 20, 22, ChangeAddress)
+			s.Removals = []Removal{{"b", sec(21), one}}
+		}, []Rule{RouteRemoved}},
+		"a routing rule takes packets to an address that a host has not now": {func(s *story) {
+			s.detour("", 20, 20)
+			s.silence("b", 15, 16, ChangeAddress)
+			s.silence("b", 55, 56, ChangeAddress)
+		}, nil},
+	} {
+		t.Run(name, c.test)
+	}
+}
+
+// TestMoveTimes moves the times of a state file.
+func TestMoveTimes(t *testing.T) {
+	value, err := decode([]byte(`{"renewed":"2026-01-02T03:04:05Z","lease_index":18446744073709551615,"definition":{"restored":"2026-01-02T03:04:05Z"},"all":["2026-01-02T03:04:05Z","x"]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := decode([]byte(`{"renewed":"2026-01-02T05:04:05Z","lease_index":18446744073709551615,"definition":{"restored":"2026-01-02T03:04:05Z"},"all":["2026-01-02T05:04:05Z","x"]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	compare(t, moveTimes(value, 2*time.Hour), want)
+}
+
+// TestFull checks that the full network has as many subnets as hosts, and that its record says so.
+func TestFull(t *testing.T) {
+	o := Defaults()
+	n := findNetwork(full)
+	if n.slots(o, 0) != 18 || n.slots(o, 1) != 17 || n.last(o, 0) != "10.12.18.0" {
+		t.Error(n.slots(o, 0), n.slots(o, 1), n.last(o, 0))
+	}
+	limits := &pair{record: []byte(`{"pools":[{"min":"10.12.1.0","max":"10.12.18.0"}]}`)}
+	if got := slotsOf(limits); got != 18 {
+		t.Error(got)
+	}
+}
