@@ -166,6 +166,8 @@ func judge(now, own registry.Lease) verdict {
 		v.conflict = v.reason
 		return v
 	}
+	// An older version has what this host said before. It comes back when the store is set back.
+	isOlder := now.ModifyIndex < own.ModifyIndex
 	switch others := challengers(now, own); {
 	case now.Session == "":
 		return lost("its session ended")
@@ -174,12 +176,12 @@ func judge(now, own registry.Lease) verdict {
 			others, own.NodeID, own.Node, own.PublicIPs)
 		v.reason = "" // the lease is held; writing our record again answers the other host
 		return v
-	case now.NodeID == own.NodeID && !registry.SameMachine(now, own):
+	case now.NodeID == own.NodeID && !registry.SameMachine(now, own) && !isOlder:
 		return copied("host %q (%v) writes the record of this host %q (%v, node id %s)",
 			now.Node, now.PublicIPs, own.Node, own.PublicIPs, own.NodeID)
 	case now.Session != own.Session:
 		return lost("host %q (%v) holds it", now.Node, now.PublicIPs)
-	case now.Node != own.Node || now.NodeID != own.NodeID:
+	case (now.Node != own.Node || now.NodeID != own.NodeID) && !isOlder:
 		return copied("host %q (%v, node id %s) writes it under the session of this host %q (%v, node id %s)",
 			now.Node, now.PublicIPs, now.NodeID, own.Node, own.PublicIPs, own.NodeID)
 	case !now.SameValue(own):

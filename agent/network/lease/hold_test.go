@@ -136,6 +136,15 @@ func TestJudge(t *testing.T) {
 		{"with an address of before, in a store that was set back", func(l *registry.Lease) {
 			l.PublicIPs, l.ModifyIndex = slices.Concat(l.PublicIPs, other), 9
 		}, "its record was changed by another program", false, true},
+		{"with the address of before, in a store that was set back", func(l *registry.Lease) {
+			l.PublicIPs, l.ModifyIndex = other, 9
+		}, "its record was changed by another program", false, true},
+		{"with the session and address of before, in a store that was set back", func(l *registry.Lease) {
+			l.Session, l.PublicIPs, l.ModifyIndex = "old", other, 9
+		}, `host "a" ([192.0.2.9]) holds it`, false, true},
+		{"with the name of before, in a store that was set back", func(l *registry.Lease) {
+			l.Node, l.ModifyIndex = "before", 9
+		}, "its record was changed by another program", false, true},
 		{"another value", func(l *registry.Lease) { l.MTU = 9 }, "its record was changed by another program", false, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
