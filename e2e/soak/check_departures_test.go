@@ -24,6 +24,24 @@ func left(s *story) {
 	s.Routes = nil
 }
 
+// revived makes c replace a, and the store revive the session of a from 35 to 45. The agent of c has a's slot from a given time on.
+func revived(s *story, from float64) {
+	s.Nodes = append(s.Nodes, Node{"c", "n", false, []string{"a"}})
+	s.Silences = []Silence{{"a", Span{0, forever}, ReplaceHost}, {"c", Span{0, sec(27)}, ReplaceHost}}
+	s.mute("a", 0, 99)
+	s.Rewinds = []Rewind{{Span: at(35), Why: RestoreStore}}
+	s.reads(2, 26, lapsed(one, "a"), held(two, "b"))
+	s.reads(26, 35, held(one, "c"), held(two, "b"))
+	s.reads(45, 99, held(one, "c"), held(two, "b"))
+	for t := from; t < 60; t++ {
+		s.claim("c", t, one)
+	}
+	for _, node := range []string{"b", "c"} {
+		s.claims(node, 0, 99, func(c *Claim) { c.View = nil })
+	}
+	s.Routes = nil
+}
+
 // fills gives the network a number of slots, and b has none.
 func fills(slots int) func(*story) {
 	return func(s *story) {
@@ -74,6 +92,9 @@ func TestCheckDepartures(t *testing.T) {
 		"a host waits while the network is full":    {fills(2), nil},
 		"a host waits while there is a free subnet": {fills(3), []Rule{NotRecovered}},
 		"a host waits in a network without limits":  {fills(0), []Rule{NotRecovered}},
+
+		"a restored store revives a host whose slot another one has":    {func(s *story) { revived(s, 28) }, nil},
+		"a host takes the slot of a host that a restored store revives": {func(s *story) { revived(s, 45) }, []Rule{TakenEarly}},
 
 		"packets are lost while a host changes its address": {func(s *story) {
 			s.silence("a", 20, 22, ChangeAddress)
