@@ -51,9 +51,8 @@ func fills(slots int) func(*story) {
 		s.claims("b", 0, 99, func(c *Claim) {
 			c.Subnets, c.File, c.Status, c.Trouble = nil, nil, "critical", "lease critical: network is full"
 		})
-		for _, node := range []string{"a", "b"} {
-			s.claims(node, 0, 99, func(c *Claim) { c.View = []Entry{{one, "a"}, {two, "c"}} })
-		}
+		s.claims("a", 0, 99, func(c *Claim) { c.View = []Entry{{one, "a"}, {two, "c"}} })
+		s.claims("b", 0, 99, func(c *Claim) { c.View = []Entry{} })
 		s.Routes = nil
 	}
 }
@@ -81,6 +80,15 @@ func TestCheckDepartures(t *testing.T) {
 			s.claims("a", 31, 99, func(c *Claim) { c.View = nil })
 			s.claims("b", 31, 99, func(c *Claim) { c.View = nil })
 		}, []Rule{LostUnnoticed}},
+
+		"a host whose lease is revoked gets the same subnet again": {func(s *story) {
+			departs(s, 29.9, 30.1, RevokeLease)
+			s.claims("a", 30, 31, func(c *Claim) { c.View = []Entry{{one, "a"}} })
+		}, nil},
+		"a view lacks a host long after its lease was revoked": {func(s *story) {
+			departs(s, 29.9, 30.1, RevokeLease)
+			s.claims("a", 30, 99, func(c *Claim) { c.View = []Entry{{one, "a"}} })
+		}, []Rule{ViewDiffers}},
 
 		"a host leaves and comes back": {func(s *story) { left(s); departs(s, 20, 40, LeaveNetwork) }, nil},
 		"a host leaves by itself":      {left, []Rule{TakenEarly, SubnetGone, NotRecovered}},
