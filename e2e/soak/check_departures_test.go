@@ -97,6 +97,26 @@ func TestCheckDepartures(t *testing.T) {
 			departs(s, 20, 30, LeaveNetwork)
 		}, []Rule{NotRecovered}},
 
+		"a host that was given up waits in a full network before it moves": {func(s *story) {
+			taken(s)
+			for i := range s.Reads {
+				s.Reads[i].Slots = 2
+			}
+			s.claims("a", 45, 55, func(c *Claim) { c.Subnets, c.File, c.Status = nil, nil, "critical" })
+			s.moves("a", 55, 99, two)
+			s.reads(55, 99, held(one, "b"), held(two, "a"))
+			s.Notices = append(s.Notices, Notice{"a", "n", 1, two})
+		}, nil},
+		"a host that was given up moves later": {func(s *story) {
+			s.silence("b", 10, 34, StopPastHold)
+			s.mute("b", 10, 34)
+			revoked(s)
+			s.reads(30, 46, held(one, "a"), held(two, "b"))
+			s.moves("b", 30, 46, two)
+			s.claims("a", 0, 99, func(c *Claim) { c.View = nil })
+			s.claims("b", 0, 99, func(c *Claim) { c.View = nil })
+			s.Routes = nil
+		}, []Rule{Moved}},
 		"a host waits while the network is full":    {fills(2), nil},
 		"a host waits while there is a free subnet": {fills(3), []Rule{NotRecovered}},
 		"a host waits in a network without limits":  {fills(0), []Rule{NotRecovered}},

@@ -111,6 +111,12 @@ func (c *checker) cause(m member, from, to tenure) bool {
 	if c.out(m.node, to.since.To) || c.out(m.node, to.since.From) || c.departs(m, Span{from.To, to.since.To}) {
 		return true
 	}
+	// In a full network, a host that was given up may wait for long.
+	if slices.ContainsFunc(c.silent[m.node], func(s Silence) bool {
+		return from.To <= s.To && s.To <= to.since.To && c.out(m.node, s.To)
+	}) {
+		return true
+	}
 	for _, r := range c.wiped {
 		if to.since.To < r.From || !c.lasts(m.node, c.untilRivalsEnd(m.node, r), to.since) {
 			continue
