@@ -3,6 +3,7 @@ package soak
 import (
 	"net/netip"
 	"slices"
+	"time"
 )
 
 // departs reports whether a member has left its network, or its lease was revoked, or it was so a short time ago.
@@ -21,10 +22,24 @@ func (c *checker) departed(m member, s Span, why ...Kind) bool {
 
 func (d Departure) member() member { return member{d.Node, d.Network} }
 
+// mayBeKept returns the earliest time from which a node may keep a record at a given time: now, or when the store lost its
+// records, which are kept for three times the TTL. Each loss in that time prolongs it.
+func (c *checker) mayBeKept(node string, at time.Duration) time.Duration {
+	for again := true; again; {
+		again = false
+		for _, r := range c.wiped {
+			if r.From < at && c.lasts(node, Span{r.From, r.To + 3*c.Rules.TTL}, Span{at, at}) {
+				at, again = r.From, true
+			}
+		}
+	}
+	return at
+}
+
 // isFull reports whether a member need not have a subnet, because none was free: each was held at some time since a lapsed
 // lease may have been kept for its host, or has a record that cannot be used.
 func (c *checker) isFull(l Claim) bool {
-	reads := c.readsIn(l.Network, Span{l.From - c.Rules.Hold - seen, l.To})
+	reads := c.readsIn(l.Network, Span{c.mayBeKept(l.Node, l.From) - c.Rules.Hold - seen, l.To})
 	if len(reads) == 0 {
 		return false
 	}

@@ -147,6 +147,18 @@ func TestCheckDepartures(t *testing.T) {
 	}
 }
 
+// TestMayBeKept checks how long a host may keep what the store has lost.
+func TestMayBeKept(t *testing.T) {
+	s := quiet()
+	s.Rewinds = []Rewind{{Span: at(10), Why: EmptyStore}, {Span: at(40), Why: RestoreStore}, {Span: at(200), Why: EmptyStore}}
+	c := newChecker(s.History)
+	for moment, want := range map[float64]float64{9: 9, 41: 10, 74: 10, 80: 80, 230: 200, 240: 240} {
+		if got := c.mayBeKept("a", sec(moment)); got != sec(want) {
+			t.Errorf("at %v: %s, want %v", moment, got, want)
+		}
+	}
+}
+
 // TestMoveTimes moves the times of a state file.
 func TestMoveTimes(t *testing.T) {
 	value, err := decode([]byte(`{"renewed":"2026-01-02T03:04:05Z","lease_index":18446744073709551615,"definition":{"restored":"2026-01-02T03:04:05Z"},"all":["2026-01-02T03:04:05Z","x"]}`))

@@ -31,7 +31,7 @@ func (c *checker) unsettled(node string, s Span) bool {
 // lacksIPv6 reports whether a node may be without IPv6 at a moment, or have been until a short time ago.
 func (c *checker) lacksIPv6(node string, at Span) bool {
 	return slices.ContainsFunc(c.Disturbances, func(d Disturbance) bool {
-		return d.Node == node && d.Why == DisableIPv6 && c.lasts(node, d.Span, at)
+		return d.Node == node && d.Why == DisableIPv6 && c.lasts(node, Span{d.From - lookTime, d.To}, at)
 	})
 }
 

@@ -53,7 +53,7 @@
 //
 // A host that leaves a network releases its subnet, and an operator may revoke a lease: then others may
 // have the subnet at once. A node may be without a subnet only while none is free: each was held at some
-// time since a lapsed lease may have been kept for its host.
+// time since a lapsed lease, or one that the store has lost, may have been kept for its host.
 //
 // # What stays of a network, and what is removed
 //

@@ -23,6 +23,9 @@ const underlayDevice = "eth0"
 // devicePrefix is the prefix of the names of leno's devices.
 const devicePrefix = "leno-"
 
+// lookTime is how long a look at a kernel may take on a busy machine.
+const lookTime = 200 * time.Millisecond
+
 // watchKernel lists the routes and devices of a machine repeatedly, and records every removal that
 // the kernel reports, until ctx ends.
 func (r *run) watchKernel(ctx context.Context, m *machine) {
@@ -78,6 +81,9 @@ func (r *run) watchKernelOnce(ctx context.Context, m *machine) error {
 			list, err := r.listKernel(k, m)
 			if err != nil {
 				return err
+			}
+			if r.now()-list.At > lookTime {
+				continue // a fault may have begun in the meantime
 			}
 			r.record(func(h *History) { h.Routes = append(h.Routes, list) })
 		}
