@@ -275,7 +275,8 @@ func (c *checker) quiet(m member, s Span) bool {
 			return false
 		}
 	}
-	return !c.reloaded(m, s) && !c.departs(m, s)
+	// After a loss, a host that joins waits for the others for up to the TTL.
+	return !c.reloaded(m, s) && !c.departs(m, Span{s.From - c.Rules.TTL, s.To})
 }
 
 // seen is how long it may take until a node notices the end of another's session, for which there

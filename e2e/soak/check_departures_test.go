@@ -94,8 +94,16 @@ func TestCheckDepartures(t *testing.T) {
 		"a host leaves by itself":      {left, []Rule{TakenEarly, SubnetGone, NotRecovered}},
 		"a host that left does not come back": {func(s *story) {
 			left(s)
-			departs(s, 20, 30, LeaveNetwork)
+			departs(s, 20, 25, LeaveNetwork)
 		}, []Rule{NotRecovered}},
+		"a host that left waits for others after a loss": {func(s *story) {
+			left(s)
+			departs(s, 20, 30, LeaveNetwork)
+		}, nil},
+		"a record is removed, and is back in a restored store": {func(s *story) {
+			s.Rewinds = []Rewind{{Span: at(31), Why: RestoreStore}}
+			s.claims("a", 30, 31, func(c *Claim) { c.View = []Entry{{one, "a"}} })
+		}, nil},
 
 		"a host that was given up waits in a full network before it moves": {func(s *story) {
 			taken(s)

@@ -338,6 +338,9 @@ func (c *checker) view(m member, l Claim) {
 			c.report(ViewDiffers, m, l.Span, "it sees %s of %s, which the store has not had for %s", e.Subnet, e.Node, c.Rules.Settle)
 		}
 	}
+	if _, lost := c.lostBetween(Span{l.From, l.To + around}); lost {
+		return // what the view lacks may have been removed, and be back in the next read
+	}
 	for e, n := range times {
 		// A host may get the same subnet again, between two reads, when its lease is revoked.
 		if n == len(reads) && e.Node != "" && !slices.Contains(l.View, e) && !c.outlived(l, e) && !c.departs(member{e.Node, m.network}, l.Span) {
