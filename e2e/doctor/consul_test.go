@@ -21,18 +21,21 @@ const denying = `{"acl": {"enabled": true, "default_policy": "deny", "enable_key
 // each.
 func TestConsul(t *testing.T) {
 	t.Parallel()
-	w := openLab(t, lab.Options{Hosts: 2, ConsulClientConfig: fmt.Sprintf(denying, ""),
+	w := openLab(t, lab.Options{Hosts: 3, ConsulClientConfig: fmt.Sprintf(denying, ""),
 		ConsulConfig: fmt.Sprintf(denying, `"initial_management": "`+rootToken+`", `)})
-	p := w.admit(2, "\"wireguard\" {\nrotate_keys = \"1h\"\n}")
-	w.visit(p, func() error { return p.inConsul(docpages.Source(t, "examples/consul/policy.hcl")) })
+	p := w.admit(3, "\"wireguard\" {\nrotate_keys = \"1h\"\n}")
+	copied := p.hosts[2]
+	p.hosts = p.hosts[:2]
+	w.visit(p, func() error { return p.inConsul(copied, docpages.Source(t, "examples/consul/policy.hcl")) })
 	if err := w.runs.Wait(); err != nil {
 		t.Error(err)
 	}
 }
 
-// inConsul tests the faults on hosts with tokens of a policy.
-func (p *patient) inConsul(policy string) error {
-	for _, h := range p.hosts {
+// inConsul tests the faults. copied is the host that becomes a copy of the first one.
+func (p *patient) inConsul(copied *lab.Host, policy string) error {
+	policy += "\nagent_prefix \"\" {\n  policy = \"read\"\n}\n" // so that the copy knows to which node it lacks the rights
+	for _, h := range append(p.hosts, copied) {
 		if err := h.StartConsul(p.w.ctx); err != nil {
 			return err
 		}
@@ -45,7 +48,10 @@ func (p *patient) inConsul(policy string) error {
 	if err := p.start(); err != nil {
 		return err
 	}
-	return p.treat(configuredInConsul(policy)...)
+	if err := p.treat(configuredInConsul(policy)...); err != nil {
+		return err
+	}
+	return p.cloned(copied, policy)
 }
 
 // inAgent sets an option of the Consul agent on the first host, and starts that agent again.
@@ -140,4 +146,46 @@ func (p *patient) definition() (pair *consul.KVPair, definition map[string]any, 
 		err = json.Unmarshal(pair.Value, &definition)
 	}
 	return pair, definition, err
+}
+
+// cloned starts a copy of the first host, with its token, on a host with a Consul agent of its own. Both hosts show it. After
+// the printed remedy, the copy lacks only a token of its own.
+func (p *patient) cloned(copied *lab.Host, policy string) error {
+	h := p.hosts[0]
+	err := lab.WaitFor(p.w.ctx, "a copy between two writes", func(ctx context.Context) error {
+		_, err := copied.Exec(ctx, "sh", "-euc", fmt.Sprintf("rm -rf %s; cp -a %s %[1]s", copied.DataDir(), h.DataDir()))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	config := p.config(copied)
+	rename := strings.NewReplacer(fmt.Sprintf("node_name = %q", copied.Name), fmt.Sprintf("node_name = %q", h.Name))
+	if err := copied.StartAgent(rename.Replace(withToken(p.secret)(p, config))); err != nil {
+		return err
+	}
+	p.hosts = []*lab.Host{copied, h}
+	w := alone()["the host is a copy of another one"]
+	for i, host := range p.hosts {
+		if err := p.showsCheck(host, w.shown); err != nil {
+			return err
+		}
+		if err := p.sees(seen{host: i, want: w}); err != nil {
+			return err
+		}
+	}
+	w.words = append(w.words, "start it again with a token of its own")
+	if err := p.finds(w); err != nil {
+		return err
+	}
+	if err := copied.StopAgent(p.w.ctx); err != nil {
+		return err
+	}
+	if err := typed(0)(p); err != nil {
+		return err
+	}
+	if err := p.token(0, strings.ReplaceAll(policy, "host-a", copied.Name)); err != nil {
+		return err
+	}
+	return p.onAll(func(i int) error { return p.w.well(p.hosts[i]) })
 }

@@ -17,12 +17,13 @@ import (
 // operations/doctor.mdx.
 func alone() map[string]want {
 	return map[string]want{
-		"no agent runs on this host":   {check: "agent", words: []string{"no agent answers at 127.0.0.1:5366", "connection refused", "systemctl start leno"}},
-		"the configuration has errors": {check: "agent", also: []string{"config"}, words: []string{"no agent answers", "node_nam", "leno validate"}},
-		"the kernel module is missing": {check: "agent", also: []string{"module"}, words: []string{"no agent answers", "neither built in nor below /lib/modules"}},
-		"`/dev/net/tun` is missing":    {check: "module", network: "NETWORK", words: []string{"/dev/net/tun: no such file", "load the kernel module tun"}},
-		"Consul does not answer":       {check: "consul", words: []string{"192.0.2.1:8500", "packets do not depend on it"}},
-		"two networks share addresses": {check: "overlap", network: "NETWORKx", words: []string{"POOL.128.0/17 of network NETWORKx", "POOL.0.0/16 of network NETWORK", "the later network waits", "another pool"}},
+		"no agent runs on this host":        {check: "agent", words: []string{"no agent answers at 127.0.0.1:5366", "connection refused", "systemctl start leno"}},
+		"the configuration has errors":      {check: "agent", also: []string{"config"}, words: []string{"no agent answers", "node_nam", "leno validate"}},
+		"the kernel module is missing":      {check: "agent", also: []string{"module"}, words: []string{"no agent answers", "neither built in nor below /lib/modules"}},
+		"`/dev/net/tun` is missing":         {check: "module", network: "NETWORK", words: []string{"/dev/net/tun: no such file", "load the kernel module tun"}},
+		"Consul does not answer":            {check: "consul", words: []string{"192.0.2.1:8500", "packets do not depend on it"}},
+		"two networks share addresses":      {check: "overlap", network: "NETWORKx", words: []string{"POOL.128.0/17 of network NETWORKx", "POOL.0.0/16 of network NETWORK", "the later network waits", "another pool"}},
+		"the host is a copy of another one": {check: "conflict", network: "NETWORK", shown: "conflict", words: []string{"copied", "On a machine that was cloned, stop the agent, remove the state"}},
 		// TestLogin in e2e/store causes this one: Consul's shortest life of a token is too long here.
 		"the JWT cannot be used any more": {check: "login", warning: true, words: []string{"token is expired", "replace the expired JWT in"}},
 		// TestMesh in e2e/nomad causes this one.
