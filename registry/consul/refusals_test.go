@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/consul/api"
+
 	"github.com/lenonet/leno/internal/testkit/process"
 	"github.com/lenonet/leno/internal/testkit/programs"
 	"github.com/lenonet/leno/registry"
@@ -90,6 +92,35 @@ func TestTTLBelowMinimum(t *testing.T) {
 		t.Errorf("%v says that Consul is away", err)
 	}
 	acquire(t, c, n, 1)
+}
+
+// TestNodeNotRegistered: a claim is repeated soon if the catalog lacks the node of the host's Consul agent, as before the
+// agent has registered it.
+func TestNodeNotRegistered(t *testing.T) {
+	t.Parallel()
+	s := newServerWith(t, "")
+	c := s.client(t, "leno")
+	if err := c.PutNetwork(testContext(t), network("default", "10.5.0.0/16")); err != nil {
+		t.Fatal(err)
+	}
+	n, err := c.Network(testContext(t), "default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, err := s.admin.Agent().NodeName()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for err == nil { // unless the server has registered it again in between
+		if _, err := s.admin.Catalog().Deregister(&api.CatalogDeregistration{Node: name}, nil); err != nil {
+			t.Fatal(err)
+		}
+		_, err = c.Acquire(testContext(t), n, claim(1))
+	}
+	wantText(t, err, registry.ErrUncertain, "the catalog lacks the node of this Consul agent")
+	if errors.Is(err, registry.ErrUnavailable) {
+		t.Errorf("%v says that Consul is away", err)
+	}
 }
 
 // TestOtherDatacenter: the error says why a host gets no lease in another datacenter than that of its Consul agent.

@@ -112,15 +112,15 @@ func (s Store) explain(ctx context.Context, claim registry.Claim, err error) err
 			registry.ErrNotSupported, claim.TTL, m[1], m[2], m[1], claim.TTL)
 	}
 	wanted := s.datacenter
-	if wanted == "" || !strings.Contains(err.Error(), "Missing node registration") {
+	if !strings.Contains(err.Error(), "Missing node registration") {
 		return transport.Classify(err)
 	}
-	if self, asked := s.agent.Self(ctx); asked == nil && self.Datacenter != wanted {
+	if self, asked := s.agent.Self(ctx); wanted != "" && asked == nil && self.Datacenter != wanted {
 		return fmt.Errorf("%w: consul.datacenter is %q, and this Consul agent is of %q: a session needs an agent of its "+
 			"own datacenter; set consul.address to an agent of %[2]s, or remove consul.datacenter",
 			registry.ErrNotSupported, wanted, self.Datacenter)
 	}
-	return transport.Classify(err)
+	return fmt.Errorf("%w: the catalog lacks the node of this Consul agent, which registers it soon: %w", registry.ErrUncertain, err)
 }
 
 // Renew extends the session by another TTL. The entry is nil when the session has ended. Consul reports that with 404,
