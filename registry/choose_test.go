@@ -272,7 +272,7 @@ func TestChooseErrors(t *testing.T) {
 			Reservations: []registry.Reservation{reservation(n, 1, "host-1", "")}}, func(c *registry.Claim) { c.Avoid = n.Plan.Subnets(1)[0] },
 			registry.ErrNetworkFull, []string{"6 held", "1 reserved"}},
 		{"full of bad records", situation{Bad: []registry.BadSlot{{Prefix: netip.MustParsePrefix("10.0.0.0/8")}}}, nil,
-			registry.ErrNetworkFull, []string{"1 under unusable records"}},
+			registry.ErrNetworkFull, []string{"1 under records that are unusable or may be lost"}},
 		{"our name", one, func(c *registry.Claim) { c.Node = "host-1" }, registry.ErrDuplicateNode,
 			[]string{`"host-1" (192.0.2.1, node id id-1) holds 10.7.4.0/24`, `"host-1" (192.0.2.9, node id id-9)`}},
 		{"our node id", one, func(c *registry.Claim) { c.NodeID = "id-1" }, registry.ErrDuplicateNode,

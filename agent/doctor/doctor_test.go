@@ -122,6 +122,9 @@ func TestJudge(t *testing.T) {
 			n.Lease, n.Checks.Lease = Lease{}, failing("lease", "waiting")
 			n.Checks.Conflict = failing("conflict", registry.ErrDuplicateNode.Error())
 		}, "fault conflict", "node_name"},
+		{"no underlay, for others can read the key file", func(_ *Facts, n *Network) {
+			n.Checks.Underlay = failing("underlay", "waiting for the underlay: key_file: run chmod 600 /k")
+		}, "fault underlay", "run chmod 600 /k do what it says"},
 		{"not leased, for the store refuses it", func(_ *Facts, n *Network) {
 			n.Lease, n.Checks.Lease = Lease{}, failing("lease", "waiting for a lease: consul's configuration forbids it; allow it")
 		}, "fault lease", "waiting for a lease: consul's configuration forbids it allow it"},

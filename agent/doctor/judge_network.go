@@ -168,8 +168,8 @@ func (v *verdict) judgeDefinition(n Network) {
 		do    string
 	}{
 		{CheckNetwork, n.Checks.Network, []string{CheckOverlap, CheckConsul, CheckEtcd, CheckKubernetes, CheckACL}, ""},
-		{CheckUnderlay, n.Checks.Underlay, nil, "bring the interface and its address back (`ip -brief address`), " +
-			"or select another one with the underlay block of the configuration and `leno reload`"},
+		{CheckUnderlay, n.Checks.Underlay, nil, "do what it says; if an interface or its address is gone, bring it back " +
+			"(`ip -brief address`), or select another one with the underlay block of the configuration and `leno reload`"},
 	} {
 		before := len(v.list)
 		if part.of.Status != "" && !v.hasFault(n.Name, part.by...) {
