@@ -60,17 +60,22 @@ func (h *Host) Network(name, body string) string {
 // lab's servers of Consul, or all of its servers of etcd.
 func (h *Host) Config(blocks ...string) string {
 	head := fmt.Sprintf("node_name = %q\ndata_dir  = %q\nlog_level = \"DEBUG\"\n\n", h.Name, h.DataDir())
-	if !strings.Contains(strings.Join(blocks, "\n"), "probe_interval") {
+	text := strings.Join(blocks, "\n")
+	if !strings.Contains(text, "probe_interval") {
 		head = "probe_interval = \"2s\"\n" + head // what broke or was repaired is seen soon
 	}
-	if !strings.Contains(strings.Join(blocks, "\n"), "http {") {
-		head += fmt.Sprintf("http {\n  socket = %q\n}\n\n", filepath.Join(h.Dir, "leno.sock"))
+	// At the default socket, commands on the hosts of all labs would find the agent, because they share /run.
+	switch http := fmt.Sprintf("http {\n  socket = %q\n", filepath.Join(h.Dir, "leno.sock")); {
+	case !strings.Contains(text, "http {"):
+		head += http + "}\n\n"
+	case !strings.Contains(text, "socket"):
+		text = strings.Replace(text, "http {\n", http, 1)
 	}
 	if block := h.lab.opts.StoreBlock; block != nil {
-		return head + block(h) + "\n\n" + strings.Join(blocks, "\n")
+		return head + block(h) + "\n\n" + text
 	}
 	if h.lab.Etcd != nil {
-		return head + fmt.Sprintf("etcd {\n  endpoints = %s\n}\n\n", h.lab.EtcdEndpoints()) + strings.Join(blocks, "\n")
+		return head + fmt.Sprintf("etcd {\n  endpoints = %s\n}\n\n", h.lab.EtcdEndpoints()) + text
 	}
 	consul := h.Consul
 	if consul == nil {
@@ -79,7 +84,7 @@ func (h *Host) Config(blocks ...string) string {
 	if consul != nil {
 		head += fmt.Sprintf("consul {\n  address = %q\n}\n\n", consul.Address())
 	}
-	return head + strings.Join(blocks, "\n")
+	return head + text
 }
 
 // ConfigFile returns the path of the configuration that StartAgent writes.
