@@ -96,7 +96,7 @@ func (b *Belief) Leases() registry.LeaseSet {
 		if l := b.known[key].Lease; m.IsLost() && l.Foreign && b.foreign > 0 {
 			set.Bad = append(set.Bad, registry.BadRecord{Key: key, Reason: fmt.Sprintf(
 				"the store has lost it, and flanneld on %s may not write it again for a day: a host with leno "+
-					"restores it within a minute, or restart flanneld there; its routes stay until %s",
+					"restores it within a minute; if none does, restart flanneld there; its routes stay until %s",
 				l.PublicIPs[0], m.Since.Add(b.foreign).UTC().Format(time.RFC3339))})
 		}
 	}

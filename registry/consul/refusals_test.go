@@ -98,15 +98,8 @@ func TestTTLBelowMinimum(t *testing.T) {
 // agent has registered it.
 func TestNodeNotRegistered(t *testing.T) {
 	t.Parallel()
-	s := newServerWith(t, "")
-	c := s.client(t, "leno")
-	if err := c.PutNetwork(testContext(t), network("default", "10.5.0.0/16")); err != nil {
-		t.Fatal(err)
-	}
-	n, err := c.Network(testContext(t), "default")
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := &store{server: newServerWith(t, ""), prefix: "leno"}
+	n, c := putNetwork(t, s, "default", "10.5.0.0/16"), s.open(t)
 	name, err := s.admin.Agent().NodeName()
 	if err != nil {
 		t.Fatal(err)

@@ -13,8 +13,8 @@ import (
 const (
 	// listTries is how often a listing is started again because another program wrote during it.
 	listTries = 10
-	// answerTimeout bounds one answer of the kernel: see Conn.await. Other programs' transactions can delay it, and that to
-	// a transaction with the rules of hundreds of networks takes seconds on a busy host.
+	// answerTimeout bounds one answer of the kernel: see Conn.await. Other programs' transactions can delay it, and on a
+	// busy host a transaction with the rules of hundreds of networks takes seconds.
 	answerTimeout = 30 * time.Second
 	// bufferSize is enough for the messages of more than a thousand rules and their answers; the default is enough for
 	// a hundred.
