@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/pathtest"
 )
 
 // Partner is another backend that a network of the suite's is switched from and to.
@@ -145,6 +146,31 @@ func (s *side) apply(h *host) backend.Report {
 	return r
 }
 
+// answers returns an error if the peer does not answer test packets over the device of the backend after: a handshake
+// proves less.
+func (s *side) answers() error {
+	h := s.after
+	if !h.suite.Type.Device || h.suite.WiderPaths {
+		return nil
+	}
+	tester := pathtest.New()
+	defer tester.Close()
+	var packets []pathtest.Packet
+	for i, subnet := range subnets(s.peer.after.number) {
+		to := subnet.Addr()
+		packets = append(packets, pathtest.Packet{
+			ID: uint64(i), From: subnets(h.number)[i].Addr(), To: to, Behind: backend.AddrBehind(subnet), Via: to,
+		})
+	}
+	var answered map[uint64]bool
+	var err error
+	h.ns.Do(func() { answered, err = tester.Test(h.link, packets) })
+	if err != nil || len(answered) < len(packets) {
+		return fmt.Errorf("answers over %s to %v: %v, %v", h.link, packets, answered, err)
+	}
+	return nil
+}
+
 // move gives the routes to exactly these destinations to the backend after.
 func (s *side) move(destinations ...netip.Prefix) {
 	s.before.t.Helper()
@@ -231,7 +257,7 @@ func testTwo(t *testing.T, s Suite) {
 				if r := side.apply(side.after); len(r.Unproven) > 0 {
 					return fmt.Errorf("%+v", r)
 				}
-				return nil
+				return side.answers()
 			})
 		}
 		for _, step := range []struct {
