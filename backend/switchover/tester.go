@@ -16,9 +16,9 @@ type tester interface {
 }
 
 // testPeers tests the target's peers to which packets do not go over it yet. It removes those from target.proven that have
-// not answered. A target that encrypts needs no test: its handshakes prove that packets arrive.
+// not answered.
 func (b *Backend) testPeers(target *instance, s backend.State, peers []reading) {
-	if b.types[target.Type].Encrypts || b.definition.Direction == Stopped {
+	if b.definition.Direction == Stopped {
 		return
 	}
 	link, _ := target.Link(b.config.Network)
