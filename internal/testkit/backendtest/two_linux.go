@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -62,6 +63,8 @@ type side struct {
 	peer          *side
 	moved         []netip.Prefix            // destinations whose routes belong to the backend after
 	known         map[*host]json.RawMessage // the peer's attributes for each backend, as far as they are known
+	tester        *pathtest.Tester
+	answered      map[uint64]bool // the ids of the test packets that the peer has answered
 }
 
 func newSides(t *testing.T, before, after Suite) (a, b *side) {
@@ -79,7 +82,11 @@ func newSides(t *testing.T, before, after Suite) (a, b *side) {
 		if isStrict(before, after) {
 			h.ns.Sh("sysctl -qw net.ipv4.conf.all.rp_filter=1")
 		}
-		sides[i] = &side{before: h, after: h.beside(after), known: map[*host]json.RawMessage{}}
+		sides[i] = &side{
+			before: h, after: h.beside(after), known: map[*host]json.RawMessage{},
+			tester: pathtest.New(), answered: map[uint64]bool{},
+		}
+		t.Cleanup(sides[i].tester.Close)
 	}
 	a, b = sides[0], sides[1]
 	a.peer, b.peer = b, a
@@ -153,8 +160,6 @@ func (s *side) answers() error {
 	if !h.suite.Type.Device || h.suite.WiderPaths {
 		return nil
 	}
-	tester := pathtest.New()
-	defer tester.Close()
 	var packets []pathtest.Packet
 	for i, subnet := range subnets(s.peer.after.number) {
 		to := subnet.Addr()
@@ -164,9 +169,10 @@ func (s *side) answers() error {
 	}
 	var answered map[uint64]bool
 	var err error
-	h.ns.Do(func() { answered, err = tester.Test(h.link, packets) })
-	if err != nil || len(answered) < len(packets) {
-		return fmt.Errorf("answers over %s to %v: %v, %v", h.link, packets, answered, err)
+	h.ns.Do(func() { answered, err = s.tester.Test(h.link, packets) })
+	maps.Copy(s.answered, answered)
+	if err != nil || len(s.answered) < len(packets) {
+		return fmt.Errorf("answers over %s to %v: %v, %v", h.link, packets, s.answered, err)
 	}
 	return nil
 }
