@@ -19,6 +19,8 @@ func TestDifferences(t *testing.T) {
 	dual := registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22", "fd00:5::/48"), Backend: v4.Backend}
 	narrow := registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22"), Backend: agenttest.Backend(t, "other", "")}
 	narrow.Plan[0].Max = netip.MustParseAddr("10.5.2.0")
+	options := v4
+	options.Backend = agenttest.Backend(t, "udp", `{"port":8285}`)
 	secret := v4
 	secret.Encryption = registry.EncryptionRequired
 	for _, tt := range []struct {
@@ -30,6 +32,7 @@ func TestDifferences(t *testing.T) {
 		{"a family more", dual, v4, []string{"ipv6.max", "ipv6.min", "ipv6.prefix is fd00:5::/48, and not set in the store", "ipv6.subnet_len"}},
 		{"a family less", v4, dual, []string{"ipv6.max", "ipv6.min", "ipv6.prefix is not set, and fd00:5::/48 in the store", "ipv6.subnet_len"}},
 		{"encryption", secret, v4, []string{"encryption is required, and not set in the store"}},
+		{"backend with options", options, v4, []string{"backend.type is udp, and recorder in the store"}},
 		{"range and backend", narrow, v4, []string{"backend.type is other", "ipv4.max is 10.5.2.0"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
