@@ -40,7 +40,7 @@ type Config struct {
 
 // Time limits.
 const (
-	requestTimeout = 5 * time.Second // the default of connection.timeout
+	requestTimeout = 5 * time.Second // the default of servers.timeout
 	dialTimeout    = 5 * time.Second
 	// A connection that carries nothing is checked this often, and given up if the server does not answer in time.
 	keepAliveTime, keepAliveTimeout = 10 * time.Second, 5 * time.Second
@@ -67,7 +67,7 @@ func New(c Config) *Client {
 	c.open = &conns.Set{}
 	settle := &atomic.Int64{}
 	settle.Store(int64(c.Settle))
-	return &Client{conf: c, own: newConnection(c, settle)}
+	return &Client{conf: c, own: newConnection(newServers(c, newUser(c.Username, c.Password)), settle)}
 }
 
 // Close ends the client's connections. Calls in progress fail.

@@ -185,7 +185,7 @@ func BenchmarkChange(b *testing.B) {
 	}
 	put(keys.definition(n.Name), "{}", 0)
 	put(keys.marker(n.Name), markerValue, 0)
-	conn := newConnection(Config{Prefix: keys.prefix, Network: keys.network}, &atomic.Int64{})
+	conn := newConnection(newServers(Config{Prefix: keys.prefix, Network: keys.network}, user{}), &atomic.Int64{})
 	for i := range hosts {
 		a := &acquisition{conn: conn, network: n, claim: claim(i)}
 		l, value, err := a.record(uint64(i + 10))

@@ -22,9 +22,9 @@ const (
 
 // list reads all records below a prefix, in pages, so that no answer is too large to be received whatever other
 // programs have written there. Each page has a time limit of its own.
-func (c *connection) list(ctx context.Context, prefix string) (*tree, error) {
+func (s *servers) list(ctx context.Context, prefix string) (*tree, error) {
 	for {
-		l, err := c.listOnce(ctx, prefix)
+		l, err := s.listOnce(ctx, prefix)
 		if !errors.Is(err, errOtherState) || ctx.Err() != nil {
 			return l, err
 		}
@@ -38,19 +38,19 @@ func (c *connection) list(ctx context.Context, prefix string) (*tree, error) {
 // store was set back.
 var errOtherState = errors.New("the store has another state now")
 
-func (c *connection) listOnce(ctx context.Context, prefix string) (*tree, error) {
-	size := &cmp.Or(c.host, c).page
+func (s *servers) listOnce(ctx context.Context, prefix string) (*tree, error) {
+	size := &cmp.Or(s.host, s).page
 	var cluster, revision uint64
 	var records []*record
 	for from := prefix; ; {
 		limit := cmp.Or(size.Load(), maxPage)
-		resp, err := c.readPage(ctx, from, prefix, limit, revision)
+		resp, err := s.readPage(ctx, from, prefix, limit, revision)
 		switch {
 		case isTooLarge(err) && limit > 1:
 			size.Store(limit / 2)
 			continue
 		case isTooLarge(err): // a single value
-			resp, err = c.readPage(ctx, from, prefix, 0, revision)
+			resp, err = s.readPage(ctx, from, prefix, 0, revision)
 		}
 		if err != nil {
 			return nil, err
@@ -73,7 +73,7 @@ func (c *connection) listOnce(ctx context.Context, prefix string) (*tree, error)
 
 // readPage reads the first keys below prefix that are not before from, at most limit of them, as of a revision, 0 for
 // the present one. With limit 0 it reads one key without its value, as if that was as large as a page.
-func (c *connection) readPage(ctx context.Context, from, prefix string, limit int64, revision uint64) (
+func (s *servers) readPage(ctx context.Context, from, prefix string, limit int64, revision uint64) (
 	resp *clientv3.GetResponse, err error) {
 	options := []clientv3.OpOption{
 		clientv3.WithRange(clientv3.GetPrefixRangeEnd(prefix)),
@@ -83,7 +83,7 @@ func (c *connection) readPage(ctx context.Context, from, prefix string, limit in
 	if limit == 0 {
 		options = append(options, clientv3.WithKeysOnly())
 	}
-	err = c.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
+	err = s.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
 		resp, err = api.Get(ctx, from, options...)
 		if err == rpctypes.ErrCompacted || err == rpctypes.ErrFutureRev {
 			return errOtherState

@@ -3,7 +3,6 @@ package etcd
 import (
 	"context"
 	"fmt"
-	"math"
 	"sync"
 	"time"
 
@@ -14,19 +13,6 @@ import (
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/replica"
 )
-
-// unknown is the revision of a transaction whose outcome is not known.
-const unknown = math.MaxUint64
-
-// noteWritten makes known return only what contains the client's transaction at a revision.
-func (c *connection) noteWritten(revision uint64) {
-	for {
-		before := c.wrote.Load()
-		if before >= revision || c.wrote.CompareAndSwap(before, revision) {
-			return
-		}
-	}
-}
 
 // List implements replica.Source.
 func (c *connection) List(ctx context.Context) (*tree, error) {

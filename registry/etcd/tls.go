@@ -61,10 +61,10 @@ type connectionCredentials struct {
 }
 
 // credentials returns the credentials for connections.
-func (c *connection) credentials() credentials.TransportCredentials {
-	out := connectionCredentials{insecure.NewCredentials(), c.conf.open, nil, &c.tlsFailed}
-	if c.conf.secure() {
-		out.TransportCredentials, out.files = credentials.NewTLS(nil), &c.conf.TLS
+func (s *servers) credentials() credentials.TransportCredentials {
+	out := connectionCredentials{insecure.NewCredentials(), s.conf.open, nil, &s.tlsFailed}
+	if s.conf.secure() {
+		out.TransportCredentials, out.files = credentials.NewTLS(nil), &s.conf.TLS
 	}
 	return out
 }

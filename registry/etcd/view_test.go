@@ -24,7 +24,7 @@ type viewed struct {
 func newViewed(t *testing.T, backend string) *viewed {
 	t.Helper()
 	v := &viewed{n: network(t, "10.5.0.0/16")}
-	v.conn = newConnection(Config{Prefix: "/coreos.com/network", Network: v.n.Name}, nil)
+	v.conn = newConnection(newServers(Config{Prefix: "/coreos.com/network", Network: v.n.Name}, user{}), nil)
 	v.n.Backend = registry.Backend{Type: "vxlan", Object: []byte(backend)}
 	keys := v.conn.keys
 	v.tree = replica.NewTree(1, 10, []*record{
