@@ -265,8 +265,11 @@ type Peer struct {
 	Member string `json:"member,omitempty"`
 }
 
-// MemberFailed is the value of Member for a host whose Consul agent has stopped answering the others.
-const MemberFailed = "failed"
+// Values of Member.
+const (
+	MemberAlive  = "alive"
+	MemberFailed = "failed" // the host's Consul agent has stopped answering the others
+)
 
 // Values of PeerPath.State.
 const (

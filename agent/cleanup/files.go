@@ -16,8 +16,12 @@ import (
 
 	"github.com/lenonet/leno/agent/files"
 	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/switchover"
 )
+
+// wireguardDir has the sockets by which wg(8) finds devices in processes.
+const wireguardDir = "/var/run/wireguard"
 
 // findFiles finds state files, peers files and subnet files, and the unfinished ones of a process that was killed.
 func (c *cleaner) findFiles() {
@@ -40,6 +44,9 @@ func (c *cleaner) findFiles() {
 		c.addKeys(other, t.name)
 		c.addForeignDir(other, t.name, c.addDir(other))
 		c.addForeignDir(dir, t.name, c.addDir(dir))
+		for _, link := range []string{backend.LinkName(t.name), backend.SecondLinkName(t.name), backend.OtherLinkName(t.name)} {
+			c.addSocket(filepath.Join(wireguardDir, link+".sock"))
+		}
 		for _, path := range t.files {
 			if c.o.Network != "" && c.isOfOtherNetwork(path) {
 				continue

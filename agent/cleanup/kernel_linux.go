@@ -147,19 +147,28 @@ func (c *cleaner) judgeDevice(link netlink.Link, addrs []netip.Prefix) (r Leftov
 	}
 	named := strings.HasPrefix(a.Name, backend.LinkPrefix)
 	switch {
-	case like && (r.Network != "" || named && !isLearning(link)):
+	case like && (r.Network != "" || named && isLenosByName(link)):
 		return r, true
 	case named:
 		r.Reason = "leno makes no such device"
+		if like {
+			r.Reason = "only its name suggests that it is leno's"
+		}
 	}
 	return r, false
 }
 
-// isLearning reports whether a VXLAN device learns forwarding entries. leno's devices do not, unless an operator has
-// switched it on.
-func isLearning(link netlink.Link) bool {
-	vxlan, ok := link.(*netlink.Vxlan)
-	return ok && vxlan.Learning
+// isLenosByName reports whether a device with a name like leno's is leno's although nothing else shows it. A VXLAN device
+// of leno's learns no forwarding entries unless an operator has switched it on, and users make WireGuard devices of any
+// name.
+func isLenosByName(link netlink.Link) bool {
+	switch l := link.(type) {
+	case *netlink.Vxlan:
+		return !l.Learning
+	case *netlink.Wireguard:
+		return false
+	}
+	return true
 }
 
 // hasBaseAddress reports whether the first address of one of the subnets, as a single address, is among a device's
@@ -172,7 +181,7 @@ func hasBaseAddress(addrs, subnets []netip.Prefix) bool {
 }
 
 // overlayDevice describes a device, and reports whether some version of leno creates such devices: a VXLAN device with
-// a local address and without a default destination, or a persistent TUN without packet information.
+// a local address and without a default destination, a persistent TUN without packet information, or a WireGuard device.
 func overlayDevice(link netlink.Link) (kind string, like bool) {
 	switch l := link.(type) {
 	case *netlink.Vxlan:
@@ -195,6 +204,8 @@ func overlayDevice(link netlink.Link) (kind string, like bool) {
 			return "tun with packet information", false
 		}
 		return "tun", true
+	case *netlink.Wireguard:
+		return "wireguard", true
 	}
 	return link.Type(), false
 }

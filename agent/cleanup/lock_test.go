@@ -20,8 +20,10 @@ func TestRefusesBesideAnAgent(t *testing.T) {
 	var err error
 	ns.Do(func() { unlock, err = state.LockHost() })
 	must(t, err)
-	if _, err := cleanedIn(t, ns, dir, &swept{}, Options{}); !errors.Is(err, state.ErrLocked) {
-		t.Errorf("cleaned up under an agent with another data_dir: %v", err)
+	for _, network := range []string{"", "default"} {
+		if _, err := cleanedIn(t, ns, dir, &swept{}, Options{Network: network}); !errors.Is(err, state.ErrLocked) {
+			t.Errorf("cleaned up network %q under an agent with another data_dir: %v", network, err)
+		}
 	}
 	must(t, unlock())
 	_, err = cleanedIn(t, ns, dir, &swept{}, Options{})

@@ -2,6 +2,7 @@
 package events
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -27,8 +28,10 @@ type Log struct {
 	now func() time.Time
 
 	mu      sync.Mutex
-	ring    []api.Event // oldest first, at most maxEvents
-	last    uint64      // index of the newest event
+	ring    []api.Event       // oldest first, at most maxEvents
+	start   uint64            // index before the first event
+	last    uint64            // index of the newest event
+	newest  map[string]uint64 // index of the newest event of each network
 	changed chan struct{}
 	floods  map[string]*flood // by kind and network
 	failing map[string]bool   // checks that have failed and not recovered, by network and name
@@ -44,9 +47,12 @@ type flood struct {
 // New returns an empty log. Its indexes begin above all indexes of an earlier process, so that a reader that continues
 // after a restart misses nothing.
 func New(now func() time.Time) *Log {
+	start := uint64(now().UnixMilli())
 	return &Log{
 		now:     now,
-		last:    uint64(now().UnixMilli()),
+		start:   start,
+		last:    start,
+		newest:  map[string]uint64{},
 		changed: make(chan struct{}),
 		floods:  map[string]*flood{},
 		failing: map[string]bool{},
@@ -63,6 +69,7 @@ func (l *Log) Add(v api.Event) {
 // add is Add; mu is held.
 func (l *Log) add(v api.Event) {
 	l.last++
+	l.newest[v.Network] = l.last
 	v.Index, v.Time, v.Message = l.last, l.now(), printable(v.Message, maxMessage)
 	fields := maps.Clone(v.Fields)
 	for name, value := range fields {
@@ -100,7 +107,8 @@ func (l *Log) limitFlood(v api.Event) api.Event {
 }
 
 // After returns the events with an index above index, oldest first. If network is not "", it returns only the events of
-// that network. last is the index to continue from. changed is closed when the next event of any network is added.
+// that network. last is the index to continue from, that of the newest of these events. changed is closed when the next
+// event of any network is added.
 func (l *Log) After(index uint64, network string) (out []api.Event, last uint64, changed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -113,7 +121,11 @@ func (l *Log) After(index uint64, network string) (out []api.Event, last uint64,
 			out = append(out, v)
 		}
 	}
-	return out, l.last, l.changed
+	last = l.last
+	if network != "" {
+		last = cmp.Or(l.newest[network], l.start)
+	}
+	return out, last, l.changed
 }
 
 // AddCheck adds an event for a check that fails, and for one that has recovered. A check that passes from the start

@@ -42,6 +42,9 @@ func TestLogIsBounded(t *testing.T) {
 		len(f) > maxField+len("…")+6 || strings.ContainsAny(f, "\n\u202e") {
 		t.Errorf("not bounded: %q, %q", m, f)
 	}
+	if list, other, _ := e.After(0, "m"); len(list) != 0 || other != start {
+		t.Errorf("of a network without events: %v, last %d", messages(list), other)
+	}
 	if list, _, _ := e.After(start+1, ""); len(list) != 1 {
 		t.Errorf("after the first: %v", messages(list))
 	}

@@ -73,7 +73,7 @@ func (h agentHandlers) queryEvents(r *http.Request) (query.Query, error) {
 		}
 	}
 	return query.Query{
-		Name: "events",
+		Name: strings.TrimSpace("events " + network),
 		Since: func(index uint64) query.Content {
 			events, last, _ := h.agent.Events(index, network)
 			return query.Content{Body: api.EventList{Events: events}, Index: last}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -165,7 +166,9 @@ func (n *network) hear(p *peer) {
 		}
 		p.shown.ToPeer, p.shown.FromPeer = higher(p.shown.ToPeer, to), higher(p.shown.FromPeer, from)
 		if v.Summary.At.After(p.summary.At) {
-			p.summary = v.Summary
+			before := p.summary
+			p.summary, before.At = v.Summary, v.Summary.At
+			p.hasNews = p.hasNews || !reflect.DeepEqual(before, p.summary)
 		}
 	}
 }
@@ -226,13 +229,16 @@ func valueOf(p *float64) float64 {
 	return *p
 }
 
-// isCutOff reports whether this host reaches none of its peers, of which there are several, while one of them says, or
-// said last, that it reaches others.
+// isCutOff reports whether this host reaches none of its peers, of which there are several, while others reach each other:
+// one of them has said so since its packets are lost, or had said so before and Consul reports it as alive.
 func (n *network) isCutOff(held []*peer) bool {
 	if len(held) < 2 || slices.ContainsFunc(held, func(p *peer) bool { return p.shown.State != api.PathLost }) {
 		return false
 	}
 	return slices.ContainsFunc(held, func(p *peer) bool {
+		if p.Member != api.MemberAlive && !p.summary.At.After(p.shown.Since) {
+			return false
+		}
 		others := p.summary.Reached
 		if !slices.Contains(p.summary.Lost, n.Node) {
 			others-- // this host

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/probe"
+	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
 )
 
@@ -69,7 +70,8 @@ func number(loss *float64) float64 {
 	return *loss
 }
 
-// TestNews: a new summary of either host arrives soon, although it is always the same one that asks first.
+// TestNews: a new summary of either host arrives soon and wakes the readers, although it is always the same host that asks
+// first.
 func TestNews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := simulate(t, 1)
@@ -82,7 +84,7 @@ func TestNews(t *testing.T) {
 			defer s.mu.Unlock()
 			return api.HostSummary{Version: theirVersion}
 		}
-		o.Health = health.New(time.Now, nil)
+		o.Health, o.Changed = health.New(time.Now, nil), watch.New[struct{}]()
 		o.Networks = func() []Network {
 			return []Network{{
 				Name: "n",
@@ -100,7 +102,17 @@ func TestNews(t *testing.T) {
 			wg.Go(func() { _ = other.Run(ctx) })
 			defer wg.Wait()
 			defer cancel()
+			time.Sleep(time.Minute)
 			for i := range 4 {
+				reader := []*Monitor{other, s.monitor}[i%2]
+				_, _, changed := reader.o.Changed.Get()
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				select {
+				case <-changed:
+					t.Error("readers were woken for the same summary")
+				default:
+				}
 				s.change(func() {
 					if i%2 == 0 {
 						s.version += "+"
@@ -110,6 +122,11 @@ func TestNews(t *testing.T) {
 				})
 				time.Sleep(time.Minute)
 				synctest.Wait()
+				select {
+				case <-changed:
+				default:
+					t.Error("a new summary woke no reader")
+				}
 				for want, all := range map[string]map[netip.Prefix]api.HostSummary{
 					theirVersion: s.monitor.Summaries("n"),
 					s.version:    other.Summaries("n"),
@@ -166,13 +183,17 @@ func TestCutOff(t *testing.T) {
 	for name, row := range map[string]struct {
 		peers  int
 		said   api.HostSummary
+		member string // what Consul reports of hosts from which nothing arrives, either; "" for hosts whose messages arrive
 		status string
 	}{
-		"they reach each other":          {2, api.HostSummary{Peers: 2, Reached: 2}, api.Critical},
-		"they reached only this one":     {2, api.HostSummary{Peers: 2, Reached: 1, Lost: []string{"host-0000"}}, api.Warning},
-		"they reach all but this one":    {2, api.HostSummary{Peers: 2, Reached: 1, Lost: []string{"this"}}, api.Critical},
-		"there is only one":              {1, api.HostSummary{Peers: 1, Reached: 1}, api.Warning},
-		"they say nothing of themselves": {2, api.HostSummary{}, api.Warning},
+		"they reach each other":          {2, api.HostSummary{Peers: 2, Reached: 2}, "", api.Critical},
+		"they reached only this one":     {2, api.HostSummary{Peers: 2, Reached: 1, Lost: []string{"host-0000"}}, "", api.Warning},
+		"they reach all but this one":    {2, api.HostSummary{Peers: 2, Reached: 1, Lost: []string{"this"}}, "", api.Critical},
+		"there is only one":              {1, api.HostSummary{Peers: 1, Reached: 1}, "", api.Warning},
+		"they are down":                  {2, api.HostSummary{Peers: 2, Reached: 2}, api.MemberFailed, api.Warning},
+		"nothing is known of them":       {2, api.HostSummary{Peers: 2, Reached: 2}, "none", api.Warning},
+		"Consul reaches them":            {2, api.HostSummary{Peers: 2, Reached: 2}, api.MemberAlive, api.Critical},
+		"they say nothing of themselves": {2, api.HostSummary{}, "", api.Warning},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -182,7 +203,16 @@ func TestCutOff(t *testing.T) {
 				s.run(func() {
 					s.expect(api.Passing, "packets reach")
 					time.Sleep(20 * time.Second)
-					s.change(func() { s.closed["host-0000"], s.closed["host-0001"] = "to", "to" })
+					s.change(func() {
+						if row.member == "" {
+							s.closed["host-0000"], s.closed["host-0001"] = "to", "to"
+							return
+						}
+						s.gone["host-0000"], s.gone["host-0001"] = true, true
+						for i := range s.peers {
+							s.peers[i].Member = row.member
+						}
+					})
 					want := "packets are lost to"
 					if row.peers == 2 {
 						want += " 2 of 2 hosts"

@@ -70,7 +70,7 @@ type Options struct {
 	Listen   hello.Listen
 	Health   *health.Board
 	Events   *events.Log
-	Changed  *watch.Value[struct{}] // set when the state of a path changed
+	Changed  *watch.Value[struct{}] // set when the state of a path, or what a peer says of itself, has changed
 	Interval func() time.Duration   // the shortest one from one probe of a peer to the next; 0 switches the tests off
 
 	// Summary returns what this host says of itself in a network to its peers. Run adds what it knows of the paths.
@@ -200,6 +200,7 @@ type peer struct {
 	addrs   []netip.Addr // that the host has in the overlay, in the families of this host
 	asked   time.Time    // when this host sent it the last question
 	summary api.HostSummary
+	hasNews bool // summary has changed since tell
 }
 
 // isSame reports whether packets to a peer take the same way as before.

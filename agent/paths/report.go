@@ -11,11 +11,13 @@ import (
 )
 
 // tell adds an event for each path whose state has changed, or of which the direction became known in which all packets
-// are lost, except for one that was found in order at its first test.
+// are lost, except for one that was found in order at its first test. It wakes the readers of these, and of what the peers
+// say of themselves.
 func (n *network) tell() {
 	isChanged := false
 	for _, subnet := range slices.SortedFunc(maps.Keys(n.peers), netip.Prefix.Compare) {
 		p := n.peers[subnet]
+		isChanged, p.hasNews = isChanged || p.hasNews, false
 		node, now, before := p.Node, p.result(), p.reported
 		direction := p.direction()
 		isDirected := direction != "" && now.State == api.PathLost && now.Reason != before.Reason

@@ -3,7 +3,6 @@ package cni
 import (
 	"context"
 	"errors"
-	"slices"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -36,9 +35,11 @@ func (p *plugin) gc(ctx context.Context, args *skel.CmdArgs) error {
 		errs = append(errs, gc.collect(ctx, file))
 	}
 	errs = append(errs, releaseAddresses(c.DataDir, store.filterOrphans(c.Valid)), store.removeTemporary())
-	errs = append(errs, removeLocks(c.DataDir, func(id string) bool {
-		return slices.ContainsFunc(c.Valid, func(v types.GCAttachment) bool { return v.ContainerID == id })
-	}))
+	var containers []string
+	for _, v := range c.Valid {
+		containers = append(containers, v.ContainerID)
+	}
+	errs = append(errs, removeLocks(c.DataDir, containers...))
 	if all, err = store.all(); err == nil {
 		err = gc.callGC(ctx, c, all)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -28,7 +29,7 @@ func lockContainer(ctx context.Context, dataDir, id string, last bool) (unlock f
 	if err := os.MkdirAll(lockDir(dataDir), 0o700); err != nil {
 		return nil, err
 	}
-	path := filepath.Join(lockDir(dataDir), id)
+	path := filepath.Join(lockDir(dataDir), shortName(id))
 	for {
 		file, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY, 0o600)
 		if err != nil {
@@ -50,13 +51,13 @@ func lockContainer(ctx context.Context, dataDir, id string, last bool) (unlock f
 	}
 }
 
-// removeLocks removes the lock files of containers that are not to be kept, unless a call is at work.
-func removeLocks(dataDir string, keep func(id string) bool) error {
+// removeLocks removes lock files, except those of the containers to keep and of calls at work.
+func removeLocks(dataDir string, keep ...string) error {
 	files, err := entries(lockDir(dataDir))
 	errs := []error{err}
 	for _, entry := range files {
 		path := filepath.Join(lockDir(dataDir), entry.Name())
-		if keep(entry.Name()) {
+		if slices.ContainsFunc(keep, func(id string) bool { return shortName(id) == entry.Name() }) {
 			continue
 		}
 		file, err := os.Open(path)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -55,16 +56,24 @@ func TestLockContainer(t *testing.T) {
 	if got := names(); len(got) != 2 {
 		t.Errorf("lock files %q", got)
 	}
-	must(removeLocks(dir, func(string) bool { return false }))
+	must(removeLocks(dir))
 	if got := names(); len(got) != 1 || got[0] != "c2" {
 		t.Errorf("while a call for c2 is at work: %q", got)
 	}
 	other()
-	must(removeLocks(dir, func(id string) bool { return id == "c2" }))
+	must(removeLocks(dir, "c2"))
 	if got := names(); len(got) != 1 {
 		t.Errorf("of a container that is to be kept: %q", got)
 	}
-	must(removeLocks(dir, func(string) bool { return false }))
+	long := strings.Repeat("c", 300)
+	unlock, err := lockContainer(ctx, dir, long, false)
+	must(err)
+	unlock()
+	must(removeLocks(dir, long))
+	if got := names(); len(got) != 1 {
+		t.Errorf("of a container with a long name: %q", got)
+	}
+	must(removeLocks(dir))
 	if got := names(); len(got) != 0 {
 		t.Errorf("left behind: %q", got)
 	}

@@ -62,10 +62,11 @@ func (r record) fileName() string { return recordFileName(r.ContainerID, r.IfNam
 // maxFile leaves room below NAME_MAX for the name of a temporary file.
 const maxFile = 200
 
-// recordFileName returns the name of an attachment's file. Neither word can contain a colon. A
-// container's name may be longer than a file name can be.
-func recordFileName(containerID, ifName string) string {
-	name := containerID + ":" + ifName
+// recordFileName returns the name of an attachment's file. Neither word can contain a colon.
+func recordFileName(containerID, ifName string) string { return shortName(containerID + ":" + ifName) }
+
+// shortName returns a name, or its hash: a container's name may be longer than a file name can be.
+func shortName(name string) string {
 	if len(name) > maxFile {
 		sum := sha256.Sum256([]byte(name))
 		return "sha256:" + hex.EncodeToString(sum[:])
