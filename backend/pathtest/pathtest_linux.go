@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"time"
@@ -101,17 +102,22 @@ func (t *Tester) Test(link string, packets []Packet) (map[uint64]bool, error) {
 	if err := t.open(); err != nil {
 		return nil, err
 	}
+	known, err := neighbours(device)
+	if err != nil {
+		return nil, err
+	}
 	answered := map[uint64]bool{}
-	t.receive(answered) // of earlier packets
 	var errs []error
 	waiting := map[uint64]bool{}
 	for _, p := range packets {
+		t.receive(answered) // of earlier packets: the socket has room for some hundred
 		if answered[p.ID] {
 			continue
 		}
 		waiting[p.ID] = true
-		errs = append(errs, t.send(device, p))
+		errs = append(errs, t.send(device, p, known))
 	}
+	maps.DeleteFunc(waiting, func(id uint64, _ bool) bool { return answered[id] })
 	for end := time.Now().Add(answerTime); len(waiting) > 0; {
 		left := time.Until(end)
 		if left <= 0 {
@@ -130,15 +136,16 @@ func (t *Tester) Test(link string, packets []Packet) (map[uint64]bool, error) {
 }
 
 // send sends a test packet: an echo request to the peer, and one that may make no hop to the address behind it.
-func (t *Tester) send(device *net.Interface, p Packet) error {
+func (t *Tester) send(device *net.Interface, p Packet, known map[netip.Addr]net.HardwareAddr) error {
 	to := &unix.SockaddrLinklayer{Protocol: bigEndian(unix.ETH_P_IP), Ifindex: device.Index}
 	if p.To.Is6() {
 		to.Protocol = bigEndian(unix.ETH_P_IPV6)
 	}
 	if len(device.HardwareAddr) > 0 {
-		mac, err := neighbour(device, p.Via)
-		if err != nil || mac == nil {
-			return err // the kernel is asking for it
+		mac := known[p.Via]
+		if mac == nil {
+			ask(p.Via)
+			return nil
 		}
 		to.Halen = uint8(copy(to.Addr[:], mac))
 	}
@@ -157,27 +164,38 @@ func (t *Tester) send(device *net.Interface, p Packet) error {
 	return nil
 }
 
-// neighbour returns the hardware address of a neighbour, nil if the kernel does not know it. Then it makes the kernel ask.
-func neighbour(device *net.Interface, addr netip.Addr) (net.HardwareAddr, error) {
-	family := netlink.FAMILY_V4
-	if addr.Is6() {
-		family = netlink.FAMILY_V6
+// neighbours returns the hardware addresses of the neighbours on a device that the kernel knows, none for a device
+// without such addresses.
+func neighbours(device *net.Interface) (map[netip.Addr]net.HardwareAddr, error) {
+	known := map[netip.Addr]net.HardwareAddr{}
+	if len(device.HardwareAddr) == 0 {
+		return known, nil
 	}
-	all, err := netlink.NeighList(device.Index, family)
+	all, err := netlink.NeighList(device.Index, netlink.FAMILY_ALL)
 	if err != nil {
 		return nil, fmt.Errorf("list neighbours: %w", err)
 	}
 	for _, n := range all {
-		if ip, _ := netip.AddrFromSlice(n.IP); ip.Unmap() == addr && len(n.HardwareAddr) > 0 && n.State&(netlink.NUD_FAILED|netlink.NUD_INCOMPLETE) == 0 {
-			return n.HardwareAddr, nil
+		if ip, ok := netip.AddrFromSlice(n.IP); ok && isUsable(n) {
+			known[ip.Unmap()] = n.HardwareAddr
 		}
 	}
+	return known, nil
+}
+
+// isUsable reports whether an entry has the hardware address of a neighbour.
+func isUsable(n netlink.Neigh) bool {
+	isNeighbour := n.Family == netlink.FAMILY_V4 || n.Family == netlink.FAMILY_V6
+	return isNeighbour && len(n.HardwareAddr) > 0 && n.State&(netlink.NUD_FAILED|netlink.NUD_INCOMPLETE) == 0
+}
+
+// ask makes the kernel ask for the hardware address of a neighbour.
+func ask(addr netip.Addr) {
 	const discard = 9
 	if conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, discard))); err == nil {
 		_, _ = conn.Write([]byte{0}) // only the question matters
 		_ = conn.Close()
 	}
-	return nil, nil
 }
 
 // packet returns an echo request with this tester's cookie and an id.

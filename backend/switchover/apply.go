@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -96,12 +97,17 @@ func (b *Backend) applyBoth(ctx context.Context, s backend.State) (backend.Repor
 	mayMove := b.mayMove(s)
 	var out backend.Report
 	for round := 1; ; round++ {
-		b.assigned = b.choose(peers, mayMove)
+		b.assigned = b.choose(peers, mayMove, s)
+		for node, c := range b.assigned {
+			if c == target {
+				target.forget(node) // if it leaves the target, it has to answer again
+			}
+		}
 		// A peer that leaves the target needs its route over the other instance first.
 		left, leftErr := b.applyTo(ctx, from, s, peers)
 		led, ledErr := b.applyTo(ctx, target, s, peers)
 		b.testPeers(target, s, peers)
-		if again := b.choose(peers, mayMove); round < rounds && !maps.Equal(again, b.assigned) {
+		if again := b.choose(peers, mayMove, s); round < rounds && !maps.Equal(again, b.assigned) {
 			out.Writes += left.Writes + led.Writes
 			out.Healed = slices.Concat(out.Healed, left.Healed, led.Healed)
 			continue
@@ -145,8 +151,15 @@ func (b *Backend) mayMove(s backend.State) bool {
 
 // choose assigns each peer to the instance over which packets go to it. If a peer is missing from the result, this
 // process has not made a route to it yet.
-func (b *Backend) choose(peers []reading, mayMove bool) map[string]*instance {
+func (b *Backend) choose(peers []reading, mayMove bool, s backend.State) map[string]*instance {
 	target, from := b.target()
+	var routes map[netip.Prefix]bool
+	isRouted := func(p reading) bool { // an earlier process sent to it over the target
+		if routes == nil {
+			routes = b.routesOver(b.linkOf(target, s))
+		}
+		return slices.ContainsFunc(p.Subnets, func(subnet netip.Prefix) bool { return routes[subnet] })
+	}
 	out := make(map[string]*instance, len(peers))
 	for _, p := range peers {
 		switch moved := b.assigned[p.Node] == target; {
@@ -156,10 +169,12 @@ func (b *Backend) choose(peers []reading, mayMove bool) map[string]*instance {
 			out[p.Node] = from
 		case !p.offers[from].ok:
 			out[p.Node] = target
-		case target.isProven(p) && (moved || mayMove):
+		case target.isProven(p) && (moved || mayMove && target.isReached(p)):
 			out[p.Node] = target
 		case b.assigned[p.Node] == nil && time.Now().Before(b.adoptUntil):
 			// The kernel has the route of an earlier process, or none.
+		case b.assigned[p.Node] == nil && b.definition.Direction == Stopped && target.isProven(p) && isRouted(p):
+			out[p.Node] = target
 		default:
 			out[p.Node] = from
 		}
@@ -171,6 +186,12 @@ func (b *Backend) choose(peers []reading, mayMove bool) map[string]*instance {
 // last applied.
 func (c *instance) isProven(p reading) bool {
 	before, ok := c.proven[p.Node]
+	return ok && before == string(p.offers[c].attributes)
+}
+
+// isReached reports whether a peer, with its present attributes, has answered test packets over the instance.
+func (c *instance) isReached(p reading) bool {
+	before, ok := c.reached[p.Node]
 	return ok && before == string(p.offers[c].attributes)
 }
 
@@ -211,13 +232,15 @@ func (b *Backend) applyTo(ctx context.Context, c *instance, s backend.State, pee
 	c.proven, c.reasons = known, map[string]string{}
 	if c.fault != nil {
 		c.proven = nil
-		clear(c.answered)
+		c.forgetAll()
 	}
 	for _, skip := range report.Skipped {
+		c.forget(skip.Node)
 		delete(c.proven, skip.Node)
 		c.reasons[skip.Node] = skip.Reason
 	}
 	for _, node := range report.Unproven {
+		c.forget(node)
 		delete(c.proven, node)
 		c.reasons[node] = "no packet from it has arrived so far"
 	}
@@ -256,7 +279,11 @@ func (b *Backend) merge(out *backend.Report, c *instance, report backend.Report)
 func (b *Backend) progress(peers []reading) *backend.Switch {
 	target, from := b.target()
 	out := &backend.Switch{From: from.Type, To: target.Type, Stopped: b.definition.Direction == Stopped}
-	if err := target.broken(); err != nil {
+	err := target.broken()
+	if err == nil && b.testErr != nil {
+		err = fmt.Errorf("test packets cannot be sent: %w", b.testErr)
+	}
+	if err != nil {
 		out.Fault = err.Error()
 	}
 	for _, p := range peers {

@@ -30,8 +30,10 @@ type Backend struct {
 	adoptUntil time.Time
 	peerCount  int // in the last state that both instances got
 
-	hasLink func(name string) bool // reports whether the host has a device
-	tester  tester
+	hasLink    func(name string) bool                  // reports whether the host has a device
+	routesOver func(link string) map[netip.Prefix]bool // returns leno's routes into a device
+	tester     tester
+	testErr    error // why this host can send no test packets, nil if it can
 }
 
 var _ backend.Backend = (*Backend)(nil)
@@ -47,14 +49,31 @@ type instance struct {
 	fault        error                 // why its device is not as it should be, nil if it is
 	ready        bool                  // packets can arrive over it
 	proven       map[string]string     // the attributes of each peer to which it can send, by node
-	answered     map[uint64]bool       // the ids of test packets that were answered
 	reasons      map[string]string     // why it cannot send to each of the others
+
+	// Of peers whose packets do not go over it: the ids of the test packets that were answered, and the attributes of
+	// those peers that have answered all, by node.
+	answered map[string]map[uint64]bool
+	reached  map[string]string
+}
+
+// forget makes the answers of a peer so far count no more.
+func (c *instance) forget(node string) {
+	delete(c.answered, node)
+	delete(c.reached, node)
+}
+
+// forgetAll makes the answers of all peers so far count no more.
+func (c *instance) forgetAll() {
+	c.answered, c.reached = map[string]map[uint64]bool{}, map[string]string{}
 }
 
 // New returns a backend that carries a network as the definition says, whose options have all defaults. It changes
 // nothing on the host.
 func New(types map[string]backend.Type, d Definition, c backend.Config) (*Backend, error) {
-	b := &Backend{types: types, adoptUntil: time.Now().Add(adoptionTime), hasLink: hasLink, tester: pathtest.New()}
+	b := &Backend{
+		types: types, adoptUntil: time.Now().Add(adoptionTime), hasLink: hasLink, routesOver: routesOver, tester: pathtest.New(),
+	}
 	if err := b.ChangeTo(d, c); err != nil {
 		return nil, err
 	}
@@ -81,13 +100,14 @@ func (b *Backend) open(c Spec) (*instance, error) {
 		return nil, fmt.Errorf("backend %q: %w", c.Type, err)
 	}
 	link, _ := c.Link(b.config.Network)
-	return &instance{
-		Spec:     c,
-		backend:  built,
-		pools:    b.config.Pools,
-		ready:    kind.Device && b.hasLink(link),
-		answered: map[uint64]bool{},
-	}, nil
+	out := &instance{
+		Spec:    c,
+		backend: built,
+		pools:   b.config.Pools,
+		ready:   kind.Device && b.hasLink(link),
+	}
+	out.forgetAll()
+	return out, nil
 }
 
 func (b *Backend) configOf(c Spec) backend.Config {
@@ -156,6 +176,11 @@ func (b *Backend) ChangeTo(definition Definition, c backend.Config) error {
 			return err
 		}
 	}
+	if definition.Direction != b.definition.Direction {
+		for _, c := range kept {
+			c.forgetAll() // of a target that is one no more, or was one some time ago
+		}
+	}
 	b.definition, b.current, b.next = definition, current, next
 	b.retiring = slices.DeleteFunc(running, func(r *instance) bool { return slices.Contains(kept, r) })
 	maps.DeleteFunc(b.assigned, func(_ string, c *instance) bool { return c != current && c != next })
@@ -174,7 +199,7 @@ func (b *Backend) retune(c *instance, want Spec) error {
 	}
 	if b.interrupts(c.Spec, want) {
 		c.ready, c.proven = !b.types[want.Type].Device, nil
-		clear(c.answered)
+		c.forgetAll()
 	}
 	if changer, ok := c.backend.(backend.Changer); ok {
 		err := changer.Change(b.configOf(want))

@@ -117,12 +117,16 @@ type host struct {
 
 	published json.RawMessage // by this host
 
-	silent []netip.Addr // of peers that answer no test packet
-	tested []string     // link and address of each test packet
+	silent  []netip.Addr // of peers that answer no test packet
+	testErr error        // why no test packet can be sent
+	tested  []string     // link and address of each test packet
 }
 
 // Test implements tester.
 func (h *host) Test(link string, packets []pathtest.Packet) (map[uint64]bool, error) {
+	if h.testErr != nil {
+		return nil, h.testErr
+	}
 	answered := map[uint64]bool{}
 	for _, p := range packets {
 		h.tested = append(h.tested, fmt.Sprintf("%s %s > %s", strings.TrimPrefix(link, "leno-n"), p.From, p.To))
@@ -269,7 +273,7 @@ func TestUnpublished(t *testing.T) {
 	h.published = json.RawMessage(`{"key":"old"}`) // a peer that has moved stays
 	h.does("old: (b); new~b: b", peer(1, "old", prepared))
 	h.follow("old", `{"next":{"type":"new"},"direction":"back"}`)
-	h.does("new~b: (b); old: b", peer(1, "old", prepared))
+	h.does("new~b: b; old: (b); new~b: (b); old: b", peer(1, "old", prepared))
 }
 
 // TestRestart checks that a process that has just started does not claim to send to all peers over the new backend,
@@ -334,7 +338,7 @@ func TestSwitchTurns(t *testing.T) {
 	}
 	h.follow("old", `{"next":{"type":"new"},"direction":"back"}`)
 	// The new backend leaves the route alone before the old one takes it.
-	report = h.does("new~b: (b) (c); old: b c", both...)
+	report = h.does("new~b: b (c); old: (b) c; new~b: (b) (c); old: b c", both...)
 	if s := report.Switch; s.From != "new" || s.To != "old" || s.Moved != 2 {
 		t.Errorf("%+v", s)
 	}
@@ -385,7 +389,7 @@ func TestSkippedPeer(t *testing.T) {
 }
 
 // TestSilentPeer: a peer to which packets do not arrive over the new backend stays with the old one until they do, and is
-// not tested again then. A backend that encrypts tells by itself.
+// not tested again then.
 func TestSilentPeer(t *testing.T) {
 	h := newHost(t, "old", switching)
 	h.silent = []netip.Addr{netip.MustParseAddr("10.5.1.0")}
@@ -406,6 +410,69 @@ func TestSilentPeer(t *testing.T) {
 	// With other attributes, the peer is reached in another way.
 	h.silent = []netip.Addr{netip.MustParseAddr("10.5.1.0")}
 	h.does("old: b (c); new~b: (b) c", peer(1, "old", strings.Replace(prepared, "new~b", "other", 1)), peer(2, "old", prepared))
+}
+
+// TestSilentAfterTurns: a peer that does not answer moves neither when a stopped switch is continued, nor back when a switch
+// is reversed, nor when it has left the new backend and that can send to it again.
+func TestSilentAfterTurns(t *testing.T) {
+	h := newHost(t, "old", switching)
+	both := []backend.Peer{peer(1, "old", prepared), peer(2, "old", prepared)}
+	silent := []netip.Addr{netip.MustParseAddr("10.5.1.0"), netip.MustParseAddr("10.5.2.0")}
+	stays := func() {
+		t.Helper()
+		h.silent = silent
+		for _, direction := range []string{"stopped", "forward"} {
+			h.follow("old", fmt.Sprintf(`{"next":{"type":"new"},"direction":%q}`, direction))
+			h.does("old: b c; new~b: (b) (c)", both...)
+		}
+		h.silent = nil
+		h.does("old: b c; new~b: (b) (c); old: (b) (c); new~b: b c", both...)
+	}
+	stays()
+
+	h.wait["new~b"] = []string{"b", "c"}
+	h.does("old: (b) (c); new~b: b c; old: b c; new~b: (b) (c)", both...)
+	h.wait = map[string][]string{}
+	stays()
+
+	h.silent = silent
+	h.follow("old", `{"next":{"type":"new"},"direction":"back"}`)
+	report := h.does("new~b: b c; old: (b) (c)", both...)
+	if s := report.Switch; s.Moved != 0 || s.Waiting[0].Reason != "it has not answered a test packet over old so far" {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestRestartWhileStopped: peers stay with the backend by which an earlier process has sent to them.
+func TestRestartWhileStopped(t *testing.T) {
+	h := newHost(t, "old", `{"next":{"type":"new"},"direction":"stopped"}`)
+	h.b.adoptUntil = time.Now().Add(time.Hour)
+	both := []backend.Peer{peer(1, "old", prepared), peer(2, "old", prepared)}
+	h.does("old: (b) (c); new~b: (b) (c)", both...)
+	h.b.adoptUntil = time.Time{}
+	h.b.routesOver = func(link string) map[netip.Prefix]bool {
+		return map[netip.Prefix]bool{netip.MustParsePrefix("10.5.1.0/24"): link == "leno-n~b"}
+	}
+	for range 2 {
+		report := h.does("old: (b) c; new~b: b (c)", both...)
+		if s := report.Switch; s.Moved != 1 || s.Unassigned != 0 {
+			t.Errorf("%+v", s)
+		}
+	}
+}
+
+// TestNoTestPackets: a host that can send no test packets says so, and does not blame its peers.
+func TestNoTestPackets(t *testing.T) {
+	h := newHost(t, "old", switching)
+	h.testErr = errors.New("no packet socket")
+	report := h.does("old: b; new~b: (b)", peer(1, "old", prepared))
+	if s := report.Switch; s.Fault != "test packets cannot be sent: no packet socket" || s.Waiting[0].Reason != "this host cannot use new" {
+		t.Errorf("%+v", s)
+	}
+	h.testErr = nil
+	if report := h.does("old: b; new~b: (b); old: (b); new~b: b", peer(1, "old", prepared)); report.Switch.Fault != "" {
+		t.Errorf("%+v", report.Switch)
+	}
 }
 
 // TestChangeToRefuses: what does not follow is not taken up.

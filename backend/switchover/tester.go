@@ -2,7 +2,6 @@ package switchover
 
 import (
 	"hash/fnv"
-	"maps"
 	"slices"
 
 	"github.com/lenonet/leno/backend"
@@ -15,43 +14,64 @@ type tester interface {
 	Close()
 }
 
-// testPeers tests the target's peers to which packets do not go over it yet. It removes those from target.proven that have
-// not answered.
+// testPeers tests the peers that the target can send to and whose packets do not go over it. Those that answer are reached.
 func (b *Backend) testPeers(target *instance, s backend.State, peers []reading) {
 	if b.definition.Direction == Stopped {
 		return
 	}
-	link, _ := target.Link(b.config.Network)
-	if !b.types[target.Type].Device {
-		link = s.Underlay.Interface
-	}
+	link := b.linkOf(target, s)
 	tests := map[string][]pathtest.Packet{}
 	var packets []pathtest.Packet
 	for _, p := range peers {
-		if attributes, proven := target.proven[p.Node]; proven && b.assigned[p.Node] != target {
-			tests[p.Node] = slices.DeleteFunc(b.packetsTo(target, s, p.Peer, link+" "+attributes), target.isAnswered)
-			packets = append(packets, tests[p.Node]...)
+		if attributes, proven := target.proven[p.Node]; proven && b.assigned[p.Node] != target && !target.isReached(p) {
+			tests[p.Node] = b.packetsTo(target, s, p.Peer, link+" "+attributes)
+			packets = append(packets, slices.DeleteFunc(slices.Clone(tests[p.Node]), func(packet pathtest.Packet) bool {
+				return target.answered[p.Node][packet.ID]
+			})...)
 		}
 	}
 	if len(packets) == 0 {
 		b.tester.Close()
-		return
 	}
-	answered, err := b.tester.Test(link, packets)
-	maps.Copy(target.answered, answered)
-	for node, sent := range tests {
-		if len(slices.DeleteFunc(sent, target.isAnswered)) == 0 {
-			continue
+	var answered map[uint64]bool
+	var err error
+	if b.testErr = nil; len(packets) > 0 {
+		if answered, err = b.tester.Test(link, packets); answered == nil {
+			b.testErr = err
 		}
-		delete(target.proven, node)
-		target.reasons[node] = "it has not answered a test packet over " + target.Type + " so far"
-		if err != nil {
-			target.reasons[node] += ": " + err.Error()
+	}
+	for node, sent := range tests {
+		known := target.answered[node]
+		if known == nil {
+			known = map[uint64]bool{}
+			target.answered[node] = known
+		}
+		isOpen := false
+		for _, p := range sent {
+			known[p.ID] = known[p.ID] || answered[p.ID]
+			isOpen = isOpen || !known[p.ID]
+		}
+		switch {
+		case !isOpen:
+			target.reached[node] = target.proven[node]
+		case b.testErr != nil: // the fault of the switch
+		default:
+			target.reasons[node] = "it has not answered a test packet over " + target.Type + " so far"
+			if err != nil {
+				target.reasons[node] += ": " + err.Error()
+			}
 		}
 	}
 }
 
-func (c *instance) isAnswered(p pathtest.Packet) bool { return c.answered[p.ID] }
+// linkOf returns the device by which packets of an instance leave.
+func (b *Backend) linkOf(c *instance, s backend.State) string {
+	if !b.types[c.Type].Device {
+		return s.Underlay.Interface
+	}
+	link, _ := c.Link(b.config.Network)
+	return link
+}
 
 // packetsTo returns a test packet for each address family that this host and the peer have in common. With a tunnel, the
 // packets of all families have one id: they arrive in the same way. how identifies the way.

@@ -142,7 +142,10 @@ func (c confinement) filter(t *testing.T) string {
 		}
 	}
 	slices.Sort(f.Allow)
-	families := map[string]uint32{"AF_UNIX": unix.AF_UNIX, "AF_INET": unix.AF_INET, "AF_INET6": unix.AF_INET6, "AF_NETLINK": unix.AF_NETLINK}
+	families := map[string]uint32{
+		"AF_UNIX": unix.AF_UNIX, "AF_INET": unix.AF_INET, "AF_INET6": unix.AF_INET6, "AF_NETLINK": unix.AF_NETLINK,
+		"AF_PACKET": unix.AF_PACKET,
+	}
 	for _, name := range strings.Fields(c.unit["RestrictAddressFamilies"]) {
 		if families[name] == 0 {
 			t.Fatalf("%s is not known here", name)

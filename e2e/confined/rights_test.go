@@ -184,7 +184,7 @@ func refused(log string) (out []string) {
 }
 
 // TestConfined runs agents with the restrictions of examples/systemd/leno.service, after agents
-// that ran as root: every backend, both kinds of iptables, reload and restart, without a single
+// that ran as root: every backend, both kinds of iptables, new keys, reload and restart, without a single
 // refusal.
 func TestConfined(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 2})
@@ -272,6 +272,11 @@ func TestConfined(t *testing.T) {
 			}
 			return nil
 		})
+	}
+	for _, option := range []string{"-rotate-keys", "-wait=2m"} { // new keys are used after test packets were answered
+		if out, err := hosts[0].Exec(w.Ctx, world.Leno(), "network", "switch", option, "wireguard"); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
 	}
 	w.reloadConfined(hosts)
 
