@@ -46,6 +46,13 @@ func readKernel(h Host) (s kernelState, done func(), err error) {
 		}
 		return routes[0].LinkIndex, routes[0].Gw == nil
 	}
+	s.routeMTU = func(to netip.Addr) int {
+		routes, err := handle.RouteGetWithOptions(to.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
+		if err != nil || len(routes) == 0 {
+			return 0
+		}
+		return routes[0].MTU
+	}
 	return s, handle.Close, nil
 }
 

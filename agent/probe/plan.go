@@ -17,6 +17,9 @@ type kernelState struct {
 	// route returns the index of the device that packets to an address leave by, and whether the address is a
 	// neighbour there; 0 when there is no route. The routes are those of a VRF, or the usual ones if vrf is 0.
 	route func(to netip.Addr, vrf int) (index int, neighbour bool)
+	// routeMTU returns the MTU that the route to an address has by itself, 0 for none: leno gives those to hosts with a
+	// smaller MTU one. What the kernel has learned of the path does not count.
+	routeMTU func(to netip.Addr) int
 	// the kernel drops IPv4 packets that arrive over the underlay if their answers would leave by another device
 	strictFilter bool
 	link         int // index of the overlay's device, 0 for none
@@ -116,6 +119,9 @@ func (p planner) overlay(peer api.Peer, subnet netip.Prefix) way {
 		if p.isOnSecondLink(w.to) {
 			w.mtu = min(w.mtu, p.kernel.secondMTU)
 		}
+	}
+	if mtu := p.kernel.routeMTU(w.to); mtu > 0 {
+		w.mtu = min(w.mtu, mtu)
 	}
 	return w
 }

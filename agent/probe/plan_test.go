@@ -26,7 +26,11 @@ func examplePlanner(backend string) planner {
 		Host{Network: "n", Backend: backend, Options: json.RawMessage(`{"port":8472}`), Link: "leno-n", MTU: 1450,
 			Subnets:  []netip.Prefix{prefix("10.5.1.0/24"), prefix("fd00:5:0:1::/64")},
 			Underlay: api.Underlay{Interface: "eth0", MTU: 1500, Addresses: []netip.Addr{addr("192.0.2.1"), addr("2001:db8::1")}}},
-		kernelState{local: map[netip.Addr]bool{}, link: 7, route: func(netip.Addr, int) (int, bool) { return 2, true }},
+		kernelState{
+			local: map[netip.Addr]bool{}, link: 7,
+			route:    func(netip.Addr, int) (int, bool) { return 2, true },
+			routeMTU: func(netip.Addr) int { return 0 },
+		},
 	}
 }
 
@@ -93,6 +97,13 @@ overlay 10.5.1.0 > 10.5.2.0 1450
 overlay fd00:5:0:1:: > fd00:5:0:2:: 1430
 underlay 192.0.2.1 > 192.0.2.2 1500
 underlay 2001:db8::1 > 2001:db8::2 1500`},
+		{"a peer with a smaller MTU", "vxlan", func(p *planner, peer *api.Peer) {
+			peer.PublicIPs = peer.PublicIPs[:1]
+			p.kernel.routeMTU = func(a netip.Addr) int { return map[bool]int{true: 1312, false: 9000}[a.Is4()] }
+		}, `
+overlay 10.5.1.0 > 10.5.2.0 1312
+overlay fd00:5:0:1:: > fd00:5:0:2:: 1450
+underlay 192.0.2.1 > 192.0.2.2 1500`},
 		{"nothing is carried", "alloc", nil, `
 overlay > 10.5.2.0: the backend alloc carries no packets
 overlay > fd00:5:0:2::: the backend alloc carries no packets
