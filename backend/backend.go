@@ -262,6 +262,9 @@ type Report struct {
 	// Unproven names the peers in place, sorted, from which no packet has arrived since they were set up, for a backend
 	// that can tell: one that encrypts, and needs a handshake before it carries anything.
 	Unproven []string
+	// Endpoints are the public addresses of peers in place, with the UDP ports at which they receive there if these are
+	// not this host's own.
+	Endpoints []netip.AddrPort
 	// Uncarried names the pools of which this host carries no packets because it lacks what their family needs. The
 	// network's other pool works.
 	Uncarried []Uncarried

@@ -16,9 +16,10 @@ import (
 // A guard drops packets that only an attacker sends. Its rules are in nftables whichever kind has the others: a drop is
 // final there, whatever rules other programs have and in which order. They are:
 //
-//   - Only the host itself sends to the UDP ports of its tunnels. A container could otherwise inject packets into
-//     the tunnel of a peer, which cannot tell a masqueraded datagram from one of the host, or take the tunnel's port in
-//     the connection tracking of its host, and with it all that the peer sends.
+//   - Only the host itself sends to the UDP ports of its tunnels, and to the endpoints of peers that receive at other
+//     ports. A container could otherwise inject packets into the tunnel of a peer, which cannot tell a masqueraded
+//     datagram from one of the host, or take the tunnel's port in the connection tracking of its host, and with it all
+//     that the peer sends.
 //   - The ports of this host's own tunnels do not receive what a container sends: packets to or from an address of a
 //     network, and those that arrive by a bridge other than the underlay.
 //   - A packet from an address of a sealed network arrives by a tunnel, or by the device by which packets to that
@@ -28,6 +29,7 @@ type guard struct {
 	pools    []networkValue[netip.Prefix] // forwarded packets to them may be for any port
 	inside   []networkValue[netip.Prefix] // the pools of networks that are not the underlay of another one
 	ports    []networkValue[uint16]
+	peers    []networkValue[netip.AddrPort]
 	underlay []networkValue[string]
 	sealed   []networkValue[netip.Prefix]
 }
@@ -45,6 +47,7 @@ func guardOf(networks []Network) (out guard) {
 		out.tunnels = appendValues(out.tunnels, n.Name, n.Tunnels)
 		out.pools = appendValues(out.pools, n.Name, n.Pools)
 		out.ports = appendValues(out.ports, n.Name, n.Ports)
+		out.peers = appendValues(out.peers, n.Name, n.Peers)
 		out.underlay = appendValues(out.underlay, n.Name, n.Underlay)
 		if !isUnderlay(n, networks) {
 			out.inside = appendValues(out.inside, n.Name, n.Pools)
@@ -78,7 +81,7 @@ func appendValues[T comparable](to []networkValue[T], network string, values []T
 }
 
 // isEmpty reports whether the guard drops nothing.
-func (g guard) isEmpty() bool { return len(g.ports)+len(g.sealed) == 0 }
+func (g guard) isEmpty() bool { return len(g.ports)+len(g.peers)+len(g.sealed) == 0 }
 
 // chains returns the chains of the guard. They come before the chains of filter, so that packets that are dropped are
 // neither logged nor counted there as accepted.
@@ -99,12 +102,20 @@ func (g guard) chains() (out []nftChain) {
 // portRules returns the rules against packets to the ports of the tunnels. Packets within a bridge, which pass through
 // here if bridges call the firewall, leave the host only if the bridge is the underlay.
 func (g guard) portRules() (out []netfilter.NFTRule) {
-	if len(g.ports) == 0 {
+	if len(g.ports)+len(g.peers) == 0 {
 		return nil
 	}
 	for _, pool := range g.pools {
 		out = append(out, nftRule(pool.network, append(nftAddress(false, pool.value),
 			&expr.Verdict{Kind: expr.VerdictReturn})...))
+	}
+	for _, peer := range g.peers {
+		addr := netip.PrefixFrom(peer.value.Addr(), peer.value.Addr().BitLen())
+		out = append(out, nftRule(peer.network, slices.Concat(nftAddress(false, addr), nftPort(peer.value.Port()),
+			[]expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}})...))
+	}
+	if len(g.ports) == 0 {
+		return out
 	}
 	if len(g.underlay) > 0 {
 		for _, port := range g.ports {

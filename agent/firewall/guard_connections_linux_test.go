@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"testing"
@@ -13,26 +14,30 @@ import (
 
 // TestGuardReleasesPorts: a container has sent from a port, before a tunnel uses it, to the same port of a peer, and
 // continues. From the moment at which the guard is in force, what the peer sends to the port arrives at the host, in both
-// families.
+// families. A peer may receive at another port. What containers send to that port elsewhere arrives.
 func TestGuardReleasesPorts(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []Type{TypeIPTables, TypeNFTables} {
-		t.Run(string(kind), func(t *testing.T) {
+	const port = 51820
+	for _, tt := range []struct {
+		kind Type
+		peer uint16
+	}{{TypeIPTables, port}, {TypeNFTables, port}, {TypeNFTables, 443}} {
+		t.Run(fmt.Sprint(tt.kind, tt.peer), func(t *testing.T) {
 			t.Parallel()
-			const port = 51820
 			host, container, peer := nstest.New(t), nstest.New(t), nstest.New(t)
 			nstest.Join(nstest.Joint{NS: host, Link: "cni", Addrs: []string{"10.5.1.1/24", "fd00:5:0:1::1/64"}},
 				nstest.Joint{NS: container, Link: "eth0", Addrs: []string{"10.5.1.2/24", "fd00:5:0:1::2/64"}})
 			nstest.Join(nstest.Joint{NS: host, Link: "eth0", Addrs: []string{"192.0.2.1/24", "2001:db8::1/64"}},
-				nstest.Joint{NS: peer, Link: "eth0", Addrs: []string{"192.0.2.2/24", "2001:db8::2/64"}})
+				nstest.Joint{NS: peer, Link: "eth0", Addrs: []string{"192.0.2.2/24", "2001:db8::2/64", "192.0.2.3/24"}})
 			host.Sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1; nft add table inet docker; " +
 				"nft 'add chain inet docker post { type nat hook postrouting priority 100; }'; " +
 				"nft add rule inet docker post oifname eth0 masquerade")
 			container.Sh("ip route add default via 10.5.1.1; ip -6 route add default via fd00:5:0:1::1")
 
-			thief, theirs, own := listenUDP(t, container, port), listenUDP(t, peer, port), listenUDP(t, host, port)
+			thief, theirs, own := listenUDP(t, container, port), listenUDP(t, peer, int(tt.peer)), listenUDP(t, host, port)
 			hosts := []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:51820"), netip.MustParseAddrPort("[2001:db8::1]:51820")}
-			peers := []netip.AddrPort{netip.MustParseAddrPort("192.0.2.2:51820"), netip.MustParseAddrPort("[2001:db8::2]:51820")}
+			at := func(addr string) netip.AddrPort { return netip.AddrPortFrom(netip.MustParseAddr(addr), tt.peer) }
+			peers := []netip.AddrPort{at("192.0.2.2"), at("2001:db8::2")}
 			exchange := func(to *net.UDPConn) {
 				t.Helper()
 				for family := range peers {
@@ -52,15 +57,22 @@ func TestGuardReleasesPorts(t *testing.T) {
 			exchange(thief)
 
 			fw, n := New(hclog.NewNullLogger()), guarded()[0]
-			n.Ports, n.Underlay = []uint16{port}, []string{"eth0"}
+			n.Ports, n.Peers, n.Underlay = []uint16{port}, nil, []string{"eth0"}
+			if tt.peer != port {
+				n.Peers = peers
+			}
 			host.Do(func() {
-				report, err := fw.Apply(t.Context(), State{Type: kind, Networks: []Network{n}})
+				report, err := fw.Apply(t.Context(), State{Type: tt.kind, Networks: []Network{n}})
 				if err != nil || report.Unguarded != nil {
 					t.Fatal(err, report.Unguarded)
 				}
 			})
 			exchange(own)
 			exchange(own)
+			sendUDP(t, thief, at("192.0.2.3"))
+			if tt.peer != port && !receives(t, theirs) {
+				t.Error("the container does not reach the port elsewhere")
+			}
 		})
 	}
 }

@@ -3,6 +3,7 @@ package firewall
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -20,6 +21,7 @@ func guarded() []Network {
 		all[i].IPMasq, all[i].Forward = false, false
 	}
 	all[0].Ports, all[0].Underlay, all[0].Sealed = []uint16{8472, 51820}, []string{"eth0", "br0"}, true
+	all[0].Peers = []netip.AddrPort{netip.MustParseAddrPort("203.0.113.7:53"), netip.MustParseAddrPort("[2001:db8::7]:443")}
 	all[1].Tunnels, all[1].Ports, all[1].Underlay = []string{"leno-b-2.x"}, []uint16{8472}, []string{"eth0"}
 	return all
 }
@@ -30,6 +32,8 @@ const guardTable = `table inet leno {
 		ip daddr 10.5.0.0/16 return comment "leno default"
 		ip6 daddr fd00:5::/48 return comment "leno default"
 		ip daddr 10.6.0.0/16 return comment "leno b-2.x"
+		ip daddr 203.0.113.7 udp dport 53 drop comment "leno default"
+		ip6 daddr 2001:db8::7 udp dport 443 drop comment "leno default"
 		udp dport 8472 oifname "eth0" drop comment "leno default"
 		udp dport 8472 oifname "br0" drop comment "leno default"
 		udp dport 51820 oifname "eth0" drop comment "leno default"

@@ -32,9 +32,10 @@ type Network struct {
 	IPMasq  bool           // masquerade packets from Subnets to outside Pools
 	Forward bool           // accept forwarded packets from and to Pools
 
-	Tunnels  []string // the names of leno's devices that may carry the network, whether they exist or not
-	Ports    []uint16 // the UDP ports of the tunnels, of this host and of peers, sorted
-	Underlay []string // the devices by which datagrams of the tunnels leave, nil if they are not known
+	Tunnels  []string         // the names of leno's devices that may carry the network, whether they exist or not
+	Ports    []uint16         // the UDP ports of this host's tunnels, sorted
+	Peers    []netip.AddrPort // where tunnels of peers receive at other ports, sorted
+	Underlay []string         // the devices by which datagrams of the tunnels leave, nil if they are not known
 	// Sealed reports whether packets from other hosts arrive by the tunnels only.
 	Sealed bool
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/lenonet/leno/agent/firewall"
@@ -33,7 +32,7 @@ func (r *Runner) serve(ctx context.Context, v *peers.View, s backend.State, appl
 	}
 	saveErr := r.save(n, v.Own)
 	r.report.Written(report.LeaseFile, saveErr)
-	rulesErr := errors.Join(refusalErr, r.protect(ctx, n, v, s))
+	rulesErr := errors.Join(refusalErr, r.protect(ctx, n, s))
 	if applied && fileErr == nil && rulesErr == nil {
 		r.report.SetReady(true)
 		r.report.SetState("running")
@@ -55,7 +54,7 @@ func (r *Runner) serveSaved(ctx context.Context, v *peers.View, s backend.State)
 	fileErr := r.file.write(state.FormatSubnetFile(v.Network.Plan, s.Subnets, s.MTU, r.local.IPMasq), v.Own.Subnet(),
 		s.MTU)
 	r.file.reportResult(fileErr)
-	rulesErr := r.protect(ctx, v.Network, v, s)
+	rulesErr := r.protect(ctx, v.Network, s)
 	if fileErr == nil && rulesErr == nil {
 		r.report.SetReady(!r.resumed.isOverdue())
 	}
@@ -66,36 +65,21 @@ func (r *Runner) serveSaved(ctx context.Context, v *peers.View, s backend.State)
 }
 
 // protect puts the rules into force that this host's block asks for. Package rules updates their health check.
-func (r *Runner) protect(ctx context.Context, n registry.Network, v *peers.View, s backend.State) error {
+func (r *Runner) protect(ctx context.Context, n registry.Network, s backend.State) error {
 	if n.Backend.Type == "alloc" { // there is no datapath, and so nothing to forward
 		r.deps.Rules.Foreign.Drop(n.Name)
 		return r.deps.Rules.Keeper.Drop(ctx, n.Name)
 	}
 	wishes := rules.Wishes(r.deps.Datapaths.Backends, r.local, rules.Carried{
-		Pools:     n.Plan.Prefixes(),
-		Subnets:   s.Subnets,
-		Carriage:  n.Carriage(),
-		Underlay:  s.Underlay,
-		PeerPorts: publicPorts(v.Leases),
+		Pools:    n.Plan.Prefixes(),
+		Subnets:  s.Subnets,
+		Carriage: n.Carriage(),
+		Underlay: s.Underlay,
+		Peers:    r.datapath.Status().Report.Endpoints,
 	})
 	err := r.deps.Rules.Keeper.Put(ctx, wishes)
 	r.deps.Rules.Foreign.Put(overlayPath(n, wishes, s))
 	return err
-}
-
-// publicPorts returns the UDP ports at which the hosts of leases are reached through NAT, if they differ from those on
-// which the hosts receive.
-func publicPorts(leases []registry.Lease) (out []uint16) {
-	for _, l := range leases {
-		if !l.SharesAddress() {
-			continue
-		}
-		for _, endpoint := range l.Endpoints() {
-			out = append(out, endpoint.Port())
-		}
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
 }
 
 // overlayPath returns how a network's packets pass through this host.

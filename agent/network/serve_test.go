@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/definition"
-	"github.com/lenonet/leno/agent/network/peers"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
@@ -100,14 +100,39 @@ func TestRulesEndWithAlloc(t *testing.T) {
 		n, r := h.inStore(), h.runner()
 		state := backend.State{Subnets: n.Plan.Subnets(1)}
 		for range 2 {
-			must(t, r.protect(t.Context(), n, &peers.View{}, state))
+			must(t, r.protect(t.Context(), n, state))
 		}
 		n.Backend = registry.Backend{Type: "alloc", Object: []byte(`{"type":"alloc"}`)}
 		for range 2 {
-			must(t, r.protect(t.Context(), n, &peers.View{}, state))
+			must(t, r.protect(t.Context(), n, state))
 		}
 		if asked := h.wall.asked(); len(asked) != 2 || len(asked[0]) != 1 || len(asked[1]) != 0 {
 			t.Errorf("rules were asked for as %+v", asked)
 		}
+	})
+}
+
+// TestGuardedPeers: the firewall guards where the datapath reaches peers at other ports, and no port that only a record
+// names.
+func TestGuardedPeers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newMember(t, memory.New(), "a").start()
+		a.ready()
+		b := agenttest.Lease("b", 0, "", 0)
+		_, err := a.store.Client().Acquire(t.Context(), a.inStore(), registry.Claim{Node: "b", NodeID: b.NodeID, MTU: 1450,
+			PublicIPs: b.PublicIPs, Backend: agenttest.Backend(t, "other", `{"public_port":53}`), TTL: time.Hour, Hold: time.Hour})
+		must(t, err)
+		a.peersAre("b")
+		want := []netip.AddrPort{netip.MustParseAddrPort("203.0.113.7:51830")}
+		a.kernel.setReport(backend.Report{Endpoints: want})
+		a.kick()
+		agenttest.Eventually(t, func() error {
+			asked := a.wall.asked()
+			if n := asked[len(asked)-1][0]; !slices.Equal(n.Peers, want) || len(n.Ports) > 0 {
+				return fmt.Errorf("guards %v and %v", n.Peers, n.Ports)
+			}
+			return nil
+		})
+		a.stop()
 	})
 }

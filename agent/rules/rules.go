@@ -94,7 +94,7 @@ type Carried struct {
 	Pools, Subnets []netip.Prefix
 	Carriage       registry.Carriage
 	Underlay       backend.Underlay // the zero value if it is not known
-	PeerPorts      []uint16         // UDP ports of peers' tunnels that differ from this host's
+	Peers          []netip.AddrPort // see backend.Report.Endpoints
 }
 
 // Wishes returns what a network wants from the firewall, given this host's block for it. kinds are the backends by
@@ -108,7 +108,7 @@ func Wishes(kinds map[string]backend.Type, local config.Network, c Carried) fire
 		Forward: local.Forward,
 		Tunnels: []string{backend.LinkName(local.Name), backend.SecondLinkName(local.Name),
 			backend.OtherLinkName(local.Name)},
-		Ports:    slices.Clone(c.PeerPorts),
+		Peers:    slices.Clone(c.Peers),
 		Underlay: c.Underlay.Devices,
 	}
 	backends := carriage.Of(c.Carriage)
@@ -117,6 +117,7 @@ func Wishes(kinds map[string]backend.Type, local config.Network, c Carried) fire
 			out.Ports = append(out.Ports, uint16(port.Number))
 		}
 	}
+	slices.SortFunc(out.Peers, netip.AddrPort.Compare)
 	slices.Sort(out.Ports)
 	out.Ports = slices.Compact(out.Ports)
 	out.Sealed = backends.Tunnels(kinds)

@@ -265,6 +265,7 @@ func (b *Backend) merge(out *backend.Report, c *instance, report backend.Report)
 			out.Peers--
 		}
 	}
+	out.Endpoints = append(out.Endpoints, report.Endpoints...)
 	for _, node := range report.Unproven {
 		if isMine(node) {
 			out.Unproven = append(out.Unproven, node)

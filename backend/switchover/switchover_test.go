@@ -25,6 +25,7 @@ type recorder struct {
 	newErr       map[string]error    // of New, by type
 	skip         map[string][]string // nodes that are skipped
 	wait         map[string][]string // nodes that have not answered
+	report       map[string]backend.Report
 	mtu          map[string]int
 }
 
@@ -87,7 +88,7 @@ func (r *recording) Apply(_ context.Context, s backend.State) (backend.Report, e
 		what = fmt.Sprintf("%s: remove but %v", r.name(), s.Elsewhere)
 	}
 	r.calls = append(r.calls, what)
-	var report backend.Report
+	report := r.report[r.name()]
 	for _, node := range r.skip[r.name()] {
 		report.Skipped = append(report.Skipped, backend.Skip{Node: node, Reason: "skipped"})
 	}
@@ -234,8 +235,10 @@ func TestSwitch(t *testing.T) {
 	}
 	// b has not answered over the new backend.
 	h.wait["new~b"] = []string{"b"}
+	endpoints := []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:1"), netip.MustParseAddrPort("192.0.2.1:2")}
+	h.report = map[string]backend.Report{"old": {Endpoints: endpoints[:1]}, "new~b": {Endpoints: endpoints[1:]}}
 	report = h.does("old: b (c); new~b: (b) c", peer(1, "old", prepared), peer(2, "old", prepared))
-	if want := (backend.Skip{Node: "b", Reason: "no packet from it has arrived so far"}); report.Switch.Waiting[0] != want || len(report.Unproven) != 0 {
+	if want := (backend.Skip{Node: "b", Reason: "no packet from it has arrived so far"}); report.Switch.Waiting[0] != want || len(report.Unproven) != 0 || !slices.Equal(report.Endpoints, endpoints) {
 		t.Errorf("%+v", report)
 	}
 	h.says(`{"key":"old","next":{"key":"new~b","type":"new"}}`)

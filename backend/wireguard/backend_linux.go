@@ -131,6 +131,7 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (report backend.Re
 	own := use{b.keys.private.PublicKey(), s.Precedence}
 	p := newPlan(b.overlay.Config.Pools, b.options, own.public, b.keys.psk, s)
 	report.Skipped = p.skipped
+	report.Endpoints = slices.SortedFunc(maps.Keys(p.endpoints), netip.AddrPort.Compare)
 	if !b.overlay.IsKnown() {
 		b.peers.last = nil
 		b.tunnel.expectNothing()

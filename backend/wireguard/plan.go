@@ -102,6 +102,7 @@ type plan struct {
 	ways      map[wgtypes.Key][]netip.AddrPort // the endpoints of a peer, in the order in which to try them
 	nodes     map[wgtypes.Key]string
 	subnets   map[wgtypes.Key][]netip.Prefix
+	endpoints map[netip.AddrPort]bool // see backend.Report
 	skipped   []backend.Skip
 	elsewhere backend.Elsewhere
 	twin      string // a node that publishes this host's key, "" for none
@@ -128,6 +129,7 @@ func newPlan(pools []netip.Prefix, o options, public, psk wgtypes.Key, s backend
 		ways:      make(map[wgtypes.Key][]netip.AddrPort, len(s.Peers)),
 		nodes:     make(map[wgtypes.Key]string, len(s.Peers)),
 		subnets:   make(map[wgtypes.Key][]netip.Prefix, len(s.Peers)),
+		endpoints: map[netip.AddrPort]bool{},
 		elsewhere: backend.NewElsewhere(s.Elsewhere),
 		state:     s,
 	}
@@ -179,6 +181,11 @@ func (pl planner) add(p plan, from backend.Peer) (reason string) {
 	p.nodes[key] = from.Node
 	p.subnets[key] = slices.Clone(from.Subnets)
 	p.ways[key] = ways
+	for _, addr := range from.PublicIPs {
+		if e := attributes.public(addr.Unmap()); int(e.Port()) != pl.options.Port {
+			p.endpoints[e] = true
+		}
+	}
 	behind := len(pl.underlay.Behind()) > 0
 	p.sources[key] = pl.sourcesOf(from, attributes, behind, near)
 	peer := peer{

@@ -84,7 +84,7 @@ func TestPlan(t *testing.T) {
 		"our address":                        {underlay: only4, peer: testPeer(2, public("192.0.2.1")), want: "its public address 192.0.2.1 is this host's"},
 		"our address behind":                 {underlay: addrs("203.0.113.1"), behind: only4, peer: testPeer(2, public("192.0.2.1")), want: "its public address 192.0.2.1 is this host's"},
 		"our public address":                 {underlay: addrs("203.0.113.1"), behind: only4, peer: testPeer(2, public("203.0.113.1")), want: "its public address 203.0.113.1 is this host's"},
-		"public port":                        {underlay: only4, peer: testPeer(2, members(`"public_port":7,"local_ips":["192.168.0.2","fd00::2"]`)), want: "endpoint 192.0.2.2:7 allowed ips 10.5.2.0/24,fd00:5:0:2::/64$"},
+		"public port":                        {underlay: only4, peer: testPeer(2, members(`"public_port":7,"local_ips":["192.168.0.2","fd00::2"]`)), want: "endpoint 192.0.2.2:7 allowed ips 10.5.2.0/24,fd00:5:0:2::/64$ guarded 192.0.2.2:7 guarded [2001:db8::2]:7"},
 		"behind NAT":                         {underlay: addrs("203.0.113.1"), behind: addrs("192.168.0.1"), peer: testPeer(2), want: "endpoint 192.0.2.2:51820 allowed ips 10.5.2.0/24,fd00:5:0:2::/64 keepalive 25s$"},
 		"behind NAT, with another keepalive": {underlay: addrs("203.0.113.1"), behind: addrs("192.168.0.1"), options: options{Keepalive: 7}, peer: testPeer(2), want: "keepalive 7s"},
 		"behind the same NAT": {underlay: addrs("203.0.113.1"), behind: addrs("192.168.0.1"),
@@ -102,12 +102,12 @@ func TestPlan(t *testing.T) {
 		"local address of no host":             {underlay: only4, peer: testPeer(2, members(`"local_ips":["127.0.0.1"]`)), want: "local_ips: 127.0.0.1 is no address of a host"},
 		"local address malformed":              {underlay: only4, peer: testPeer(2, members(`"local_ips":["x"]`)), want: "attributes are not valid"},
 		"many local addresses":                 {underlay: only4, peer: testPeer(2, members(`"local_ips":["10.9.0.1","10.9.0.2","10.9.0.3","10.9.0.4","10.9.0.5","10.9.0.6","10.9.0.7","10.9.0.8","10.9.0.9"]`)), want: "9 local_ips, at most 8"},
-		"public port of NAT, and IPv6 without": {underlay: only6, peer: testPeer(2, members(`"public_port":7,"local_ips":["192.168.0.2"]`)), want: "endpoint [2001:db8::2]:51820 "},
+		"public port of NAT, and IPv6 without": {underlay: only6, peer: testPeer(2, members(`"public_port":7,"local_ips":["192.168.0.2"]`)), want: "endpoint [2001:db8::2]:51820 allowed ips 10.5.2.0/24,fd00:5:0:2::/64$ guarded 192.0.2.2:7"},
 		"our key":                              {underlay: only4, peer: testPeer(2, attributes(fmt.Sprintf(`{"public_key":%q,"listen_port":51820}`, testKey(1)))), want: "is that of this host too"},
 		"another's key":                        {underlay: only4, peer: testPeer(2, attributes(fmt.Sprintf(`{"public_key":%q,"listen_port":51820}`, testKey(9)))), want: "is that of node n9 too"},
 		"our subnet":                           {underlay: only4, peer: testPeer(2, own(1)), want: "subnet 10.5.1.0/24 is our own"},
 		"another's subnet":                     {underlay: only4, peer: testPeer(2, own(9)), want: "subnet 10.5.9.0/24 is node n9's too"},
-		"another backend":                      {underlay: only4, peer: testPeer(2, func(p *backend.Peer) { p.Backend = "vxlan" }), want: `runs backend "vxlan"`},
+		"another backend":                      {underlay: only4, peer: testPeer(2, members(`"public_port":53`), func(p *backend.Peer) { p.Backend = "vxlan" }), want: `runs backend "vxlan"`},
 		"no key":                               {underlay: only4, peer: testPeer(2, attributes(`{"listen_port":51820}`)), want: "attributes lack public_key"},
 		"short key":                            {underlay: only4, peer: testPeer(2, attributes(`{"public_key":"AAAA","listen_port":51820}`)), want: `public_key "AAAA": is not 32 bytes in base64`},
 		"long key":                             {underlay: only4, peer: testPeer(2, attributes(`{"public_key":"`+strings.Repeat("x", 500)+`","listen_port":51820}`)), want: `x": is not 32 bytes`},
@@ -131,11 +131,17 @@ func TestPlan(t *testing.T) {
 						got += " or " + way.String()
 					}
 					got += "$"
+					for _, e := range slices.SortedFunc(maps.Keys(p.endpoints), netip.AddrPort.Compare) {
+						got += " guarded " + e.String()
+					}
 				}
 			}
 			for _, skip := range p.skipped {
 				if skip.Node == "n2" {
 					got = skip.Reason
+					if len(p.endpoints) > 0 {
+						t.Errorf("skipped, and guarded: %v", p.endpoints)
+					}
 				}
 			}
 			if !strings.Contains(got, tt.want) {
