@@ -265,6 +265,8 @@ type Report struct {
 	// Endpoints are the public addresses of peers in place, with the UDP ports at which they receive there if these are
 	// not this host's own.
 	Endpoints []netip.AddrPort
+	// Direct are the subnets of peers in place to which packets leave by the underlay, for a backend with a device.
+	Direct []netip.Prefix
 	// Uncarried names the pools of which this host carries no packets because it lacks what their family needs. The
 	// network's other pool works.
 	Uncarried []Uncarried

@@ -153,12 +153,15 @@ func (b *Backend) mayMove(s backend.State) bool {
 // process has not made a route to it yet.
 func (b *Backend) choose(peers []reading, mayMove bool, s backend.State) map[string]*instance {
 	target, from := b.target()
-	var routes map[netip.Prefix]bool
-	isRouted := func(p reading) bool { // an earlier process sent to it over the target
-		if routes == nil {
-			routes = b.routesOver(b.linkOf(target, s))
-		}
-		return slices.ContainsFunc(p.Subnets, func(subnet netip.Prefix) bool { return routes[subnet] })
+	routes := map[string]map[netip.Prefix]bool{} // by device
+	isRouted := func(p reading) bool {           // an earlier process sent to it over the target
+		return slices.ContainsFunc(p.Subnets, func(subnet netip.Prefix) bool {
+			link := b.linkOf(target, s, subnet)
+			if routes[link] == nil {
+				routes[link] = b.routesOver(link)
+			}
+			return routes[link][subnet]
+		})
 	}
 	out := make(map[string]*instance, len(peers))
 	for _, p := range peers {
@@ -226,6 +229,10 @@ func (b *Backend) applyTo(ctx context.Context, c *instance, s backend.State, pee
 	report, err := c.backend.Apply(ctx, mine)
 	if ctx.Err() != nil {
 		return report, ctx.Err()
+	}
+	c.direct = make(map[netip.Prefix]bool, len(report.Direct))
+	for _, subnet := range report.Direct {
+		c.direct[subnet] = true
 	}
 	c.fault = backend.ByPart(err)[backend.Device]
 	c.ready = c.fault == nil

@@ -50,6 +50,7 @@ type instance struct {
 	ready        bool                  // packets can arrive over it
 	proven       map[string]string     // the attributes of each peer to which it can send, by node
 	reasons      map[string]string     // why it cannot send to each of the others
+	direct       map[netip.Prefix]bool // subnets of peers to which packets do not leave by its device
 
 	// Of peers whose packets do not go over it: the ids of the test packets that were answered, and the attributes of
 	// those peers that have answered all, by node.

@@ -116,6 +116,7 @@ type host struct {
 	t *testing.T
 	b *Backend
 
+	underlay  backend.Underlay
 	published json.RawMessage // by this host
 
 	silent  []netip.Addr // of peers that answer no test packet
@@ -175,6 +176,8 @@ func (h *host) apply(peers ...backend.Peer) (backend.Report, error) {
 		Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/24")},
 		MTU:     advert.MTU,
 		Peers:   peers,
+
+		Underlay: h.underlay,
 
 		Published: h.published,
 	})
@@ -444,6 +447,34 @@ func TestSilentAfterTurns(t *testing.T) {
 	if s := report.Switch; s.Moved != 0 || s.Waiting[0].Reason != "it has not answered a test packet over old so far" {
 		t.Errorf("%+v", s)
 	}
+}
+
+// TestDirectPeer: a peer that the new backend reaches without its device is tested over the underlay, and stays with that
+// backend when the process restarts while the switch is stopped.
+func TestDirectPeer(t *testing.T) {
+	h := newHost(t, "old", switching)
+	h.underlay = backend.Underlay{Interface: "eth0", Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
+	both := []backend.Peer{peer(1, "old", prepared), peer(2, "old", prepared)}
+	both[0].PublicIPs = []netip.Addr{netip.MustParseAddr("192.0.2.2")}
+	h.report = map[string]backend.Report{"new~b": {Direct: both[0].Subnets}}
+	h.does("old: b c; new~b: (b) (c); old: (b) (c); new~b: b c", both...)
+	slices.Sort(h.tested)
+	if got := fmt.Sprint(h.tested); got != "[eth0 192.0.2.1 > 10.5.1.0 ~b 10.5.0.0 > 10.5.2.0]" {
+		t.Errorf("tested %s", got)
+	}
+
+	var err error
+	stopped := definition(t, "old", `{"next":{"type":"new"},"direction":"stopped"}`)
+	if h.b, err = New(h.types(), stopped, h.config()); err != nil {
+		t.Fatal(err)
+	}
+	h.b.adoptUntil, h.b.tester = time.Now().Add(time.Hour), h
+	h.does("old: (b) (c); new~b: (b) (c)", both...)
+	h.b.adoptUntil = time.Time{}
+	h.b.routesOver = func(link string) map[netip.Prefix]bool {
+		return map[netip.Prefix]bool{both[0].Subnets[0]: link == "eth0", both[1].Subnets[0]: link == "leno-n~b"}
+	}
+	h.does("old: (b) (c); new~b: b c", both...)
 }
 
 // TestRestartWhileStopped: peers stay with the backend by which an earlier process has sent to them.

@@ -1,8 +1,10 @@
 package switchover
 
 import (
+	"errors"
 	"hash/fnv"
-	"slices"
+	"maps"
+	"net/netip"
 
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/pathtest"
@@ -19,27 +21,25 @@ func (b *Backend) testPeers(target *instance, s backend.State, peers []reading) 
 	if b.definition.Direction == Stopped {
 		return
 	}
-	link := b.linkOf(target, s)
-	tests := map[string][]pathtest.Packet{}
-	var packets []pathtest.Packet
+	tests := map[string][]uint64{}            // the ids of packets, by node
+	packets := map[string][]pathtest.Packet{} // by device
 	for _, p := range peers {
 		if attributes, proven := target.proven[p.Node]; proven && b.assigned[p.Node] != target && !target.isReached(p) {
-			tests[p.Node] = b.packetsTo(target, s, p.Peer, link+" "+attributes)
-			packets = append(packets, slices.DeleteFunc(slices.Clone(tests[p.Node]), func(packet pathtest.Packet) bool {
-				return target.answered[p.Node][packet.ID]
-			})...)
+			tests[p.Node] = nil
+			for _, subnet := range p.Subnets {
+				link := b.linkOf(target, s, subnet)
+				packet := b.packetTo(target, s, p.Peer, subnet, link+" "+attributes)
+				if !packet.From.IsValid() || !packet.Via.IsValid() {
+					continue // this host and the peer do not have the family in common
+				}
+				tests[p.Node] = append(tests[p.Node], packet.ID)
+				if !target.answered[p.Node][packet.ID] {
+					packets[link] = append(packets[link], packet)
+				}
+			}
 		}
 	}
-	if len(packets) == 0 {
-		b.tester.Close()
-	}
-	var answered map[uint64]bool
-	var err error
-	if b.testErr = nil; len(packets) > 0 {
-		if answered, err = b.tester.Test(link, packets); answered == nil {
-			b.testErr = err
-		}
-	}
+	answered, err := b.test(packets)
 	for node, sent := range tests {
 		known := target.answered[node]
 		if known == nil {
@@ -47,9 +47,9 @@ func (b *Backend) testPeers(target *instance, s backend.State, peers []reading) 
 			target.answered[node] = known
 		}
 		isOpen := false
-		for _, p := range sent {
-			known[p.ID] = known[p.ID] || answered[p.ID]
-			isOpen = isOpen || !known[p.ID]
+		for _, id := range sent {
+			known[id] = known[id] || answered[id]
+			isOpen = isOpen || !known[id]
 		}
 		switch {
 		case !isOpen:
@@ -64,40 +64,61 @@ func (b *Backend) testPeers(target *instance, s backend.State, peers []reading) 
 	}
 }
 
-// linkOf returns the device by which packets of an instance leave.
-func (b *Backend) linkOf(c *instance, s backend.State) string {
-	if !b.types[c.Type].Device {
+// test sends test packets, by device, and returns the ids of those that were answered. If this host can send none over
+// a device, the error is also the testErr.
+func (b *Backend) test(packets map[string][]pathtest.Packet) (map[uint64]bool, error) {
+	b.testErr = nil
+	if len(packets) == 0 {
+		b.tester.Close()
+	}
+	all := map[uint64]bool{}
+	var errs []error
+	for link, sent := range packets {
+		answered, err := b.tester.Test(link, sent)
+		if answered == nil {
+			b.testErr = err
+		}
+		maps.Copy(all, answered)
+		errs = append(errs, err)
+	}
+	return all, errors.Join(errs...)
+}
+
+// linkOf returns the device by which packets of an instance to a subnet leave.
+func (b *Backend) linkOf(c *instance, s backend.State, subnet netip.Prefix) string {
+	if !b.hasTunnel(c, subnet) {
 		return s.Underlay.Interface
 	}
 	link, _ := c.Link(b.config.Network)
 	return link
 }
 
-// packetsTo returns a test packet for each address family that this host and the peer have in common. With a tunnel, the
-// packets of all families have one id: they arrive in the same way. how identifies the way.
-func (b *Backend) packetsTo(target *instance, s backend.State, p backend.Peer, how string) (out []pathtest.Packet) {
-	for _, subnet := range p.Subnets {
-		is6 := subnet.Addr().Is6()
-		packet := pathtest.Packet{To: subnet.Masked().Addr(), Behind: backend.AddrBehind(subnet)}
-		if b.types[target.Type].Device {
-			packet.ID = testID(p.Node, how, "")
-			packet.Via = packet.To
-			for _, own := range s.Subnets {
-				if own.Addr().Is6() == is6 {
-					packet.From = own.Masked().Addr()
-				}
-			}
-		} else {
-			packet.ID = testID(p.Node, how, subnet.String())
-			// Without a tunnel, a strict reverse-path filter would drop packets from an address of the network.
-			packet.From, _, _ = s.Underlay.SourceOf(subnet.Addr())
-			packet.Via, _ = p.PublicIP(subnet.Addr())
-		}
-		if packet.From.IsValid() && packet.Via.IsValid() {
-			out = append(out, packet)
+// hasTunnel reports whether packets of an instance to a subnet leave by its device.
+func (b *Backend) hasTunnel(c *instance, subnet netip.Prefix) bool {
+	return b.types[c.Type].Device && !c.direct[subnet]
+}
+
+// packetTo returns a test packet to a peer's subnet. Its From or Via is invalid if this host and the peer do not have
+// the family in common. In a tunnel, the packets of all families have one id: they arrive in the same way. how
+// identifies the way.
+func (b *Backend) packetTo(target *instance, s backend.State, p backend.Peer, subnet netip.Prefix,
+	how string) pathtest.Packet {
+	packet := pathtest.Packet{To: subnet.Masked().Addr(), Behind: backend.AddrBehind(subnet)}
+	if !b.hasTunnel(target, subnet) {
+		packet.ID = testID(p.Node, how, subnet.String())
+		// Without a tunnel, a strict reverse-path filter would drop packets from an address of the network.
+		packet.From, _, _ = s.Underlay.SourceOf(subnet.Addr())
+		packet.Via, _ = p.PublicIP(subnet.Addr())
+		return packet
+	}
+	packet.ID = testID(p.Node, how, "")
+	packet.Via = packet.To
+	for _, own := range s.Subnets {
+		if own.Addr().Is6() == subnet.Addr().Is6() {
+			packet.From = own.Masked().Addr()
 		}
 	}
-	return out
+	return packet
 }
 
 // testID returns a number that identifies the texts.

@@ -140,6 +140,7 @@ func (d device) otherUnderlay(want device) string {
 type plan struct {
 	devices [2]overlay.Entries // of the first device and of the second
 	routes  map[kernel.RouteKey]kernel.Route
+	direct  []netip.Prefix // see backend.Report
 	skipped []backend.Skip
 	peers   int
 }
@@ -209,6 +210,11 @@ func newPlan(pools []netip.Prefix, o options, tunnels [2]tunnel, s backend.State
 			continue
 		}
 		p.peers++
+	}
+	for key, route := range p.routes {
+		if route.Link == pl.parent {
+			p.direct = append(p.direct, key.Dst)
+		}
 	}
 	p.routes = overlay.CompleteRoutes(p.routes, pools, s, o.MTU, 1)
 	return p

@@ -114,7 +114,7 @@ func (b *vxlan) Apply(ctx context.Context, s backend.State) (report backend.Repo
 		return report, err
 	}
 	p := b.plan(tunnels, s, direct)
-	report.Skipped, report.Peers = p.skipped, p.peers
+	report.Skipped, report.Peers, report.Direct = p.skipped, p.peers, p.direct
 	// A second device may have failed.
 	devices := slices.DeleteFunc(slices.Clone(p.devices[:]), func(e overlay.Entries) bool { return e.Link == 0 })
 	err = b.overlay.Program(ctx, s, overlay.Wanted{Devices: devices, Routes: p.routes}, &report)

@@ -3,6 +3,7 @@ package backendtest
 import (
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -153,26 +154,31 @@ func (s *side) apply(h *host) backend.Report {
 	return r
 }
 
-// answers returns an error if the peer does not answer test packets over the device of the backend after: a handshake
+// answers returns an error if the peer does not answer test packets on the ways that the backend after reports: a handshake
 // proves less.
-func (s *side) answers() error {
+func (s *side) answers(r backend.Report) error {
 	h := s.after
-	if !h.suite.Type.Device || h.suite.WiderPaths {
-		return nil
-	}
-	var packets []pathtest.Packet
+	packets := map[string][]pathtest.Packet{} // by device
 	for i, subnet := range subnets(s.peer.after.number) {
-		to := subnet.Addr()
-		packets = append(packets, pathtest.Packet{
-			ID: uint64(i), From: subnets(h.number)[i].Addr(), To: to, Behind: backend.AddrBehind(subnet), Via: to,
+		link, p := h.link, pathtest.Packet{ID: uint64(i), From: subnets(h.number)[i].Addr(), To: subnet.Addr(), Via: subnet.Addr()}
+		if !h.suite.Type.Device || slices.Contains(r.Direct, subnet) {
+			link = underlay
+			p.From, _, _ = h.underlay().SourceOf(subnet.Addr())
+			p.Via, _ = backend.Peer{PublicIPs: h.suite.publicIPs(s.peer.after.number)}.PublicIP(subnet.Addr())
+		}
+		p.Behind = backend.AddrBehind(subnet)
+		packets[link] = append(packets[link], p)
+	}
+	var errs []error
+	for link, sent := range packets {
+		h.ns.Do(func() {
+			answered, err := s.tester.Test(link, sent)
+			maps.Copy(s.answered, answered)
+			errs = append(errs, err)
 		})
 	}
-	var answered map[uint64]bool
-	var err error
-	h.ns.Do(func() { answered, err = s.tester.Test(h.link, packets) })
-	maps.Copy(s.answered, answered)
-	if err != nil || len(s.answered) < len(packets) {
-		return fmt.Errorf("answers over %s to %v: %v, %v", h.link, packets, s.answered, err)
+	if err := errors.Join(errs...); err != nil || len(s.answered) < len(subnets(h.number)) {
+		return fmt.Errorf("answers to %v: %v, %v", packets, s.answered, err)
 	}
 	return nil
 }
@@ -260,10 +266,11 @@ func testTwo(t *testing.T, s Suite) {
 		a.learn(a.after)
 		for _, side := range sides {
 			side.after.pollFor(2*time.Minute, "the peer is proven", func() error {
-				if r := side.apply(side.after); len(r.Unproven) > 0 {
+				r := side.apply(side.after)
+				if len(r.Unproven) > 0 {
 					return fmt.Errorf("%+v", r)
 				}
-				return side.answers()
+				return side.answers(r)
 			})
 		}
 		for _, step := range []struct {
