@@ -2,10 +2,12 @@ package datapath
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/e2e/lab"
 	"github.com/lenonet/leno/e2e/world"
 )
@@ -203,7 +205,7 @@ func TestDirectRoutingFollowsRoutes(t *testing.T) {
 }
 
 // TestDifferentMTUs: hosts of one network have underlays of different MTUs. What is larger than the smaller one arrives in
-// fragments or is refused with an error, and nothing is lost in silence.
+// fragments or is refused with an error, nothing is lost in silence, and the tests of paths find no fault in that.
 func TestDifferentMTUs(t *testing.T) {
 	t.Parallel()
 	for _, backend := range world.Carrying {
@@ -217,6 +219,10 @@ func TestDifferentMTUs(t *testing.T) {
 			if large.MTU <= small.MTU {
 				t.Fatalf("MTUs %d and %d", large.MTU, small.MTU)
 			}
+			fits := small.MTU
+			if backend == "wireguard" {
+				fits -= fits % 16
+			}
 			for family, to := range small.Addrs {
 				headers := []int{28, 48}[family]
 				w.Eventually("a large packet to arrive in fragments", func(ctx context.Context) error {
@@ -224,14 +230,22 @@ func TestDifferentMTUs(t *testing.T) {
 					return err
 				})
 				out, err := large.Exec(w.Ctx, "ping", "-n", "-c", "2", "-i", "0.2", "-W", "1", "-M", "do", "-s", fmt.Sprint(large.MTU-headers), to.String())
-				fits := small.MTU
-				if backend == "wireguard" {
-					fits -= fits % 16
-				}
 				if want := fmt.Sprint(fits); err == nil || !strings.Contains(out+err.Error(), want) {
 					t.Errorf("a packet that may not be fragmented: no error names %s: %v\n%s", want, err, out)
 				}
 			}
+			w.Eventually("full-size packets to be tested", func(ctx context.Context) error {
+				out, err := a.Exec(ctx, world.Leno(), "peers", "-json", "default")
+				var list api.PeerList
+				if err == nil {
+					err = json.Unmarshal([]byte(out), &list)
+				}
+				if err != nil || len(list.Peers) != 1 || list.Peers[0].Path == nil || list.Peers[0].Path.State != api.PathReached ||
+					list.Peers[0].Path.MTU != fits {
+					return fmt.Errorf("%v: %s", err, out)
+				}
+				return nil
+			})
 			for _, h := range []*lab.Host{a, b} {
 				w.WaitHealth(h, 200)
 			}
