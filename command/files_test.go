@@ -12,6 +12,8 @@ import (
 
 	"github.com/posener/complete"
 
+	"github.com/lenonet/leno/agent"
+	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/command/cli"
 )
@@ -299,5 +301,22 @@ func TestAgentConfiguration(t *testing.T) {
 		if got.code != cli.ExitConfig || got.stdout != "" || !strings.Contains(got.stderr, tt.want) {
 			t.Errorf("%s: %+v", tt.name, got)
 		}
+	}
+}
+
+// TestDevNetwork: the block of -dev defines the network with effective options, so that it does not differ from its own
+// definition.
+func TestDevNetwork(t *testing.T) {
+	a := agentCommand{dev: true}
+	c, err := a.load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := definition.FromBlock(c.Networks[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if differs := definition.DifferencesOfBlock(n, n, agent.Backends()); len(differs) != 0 {
+		t.Errorf("its own block differs: %q", differs)
 	}
 }

@@ -30,7 +30,7 @@ func Defaults() Config {
 }
 
 // Dev returns the configuration of `leno agent -dev`: one network "dev" in a registry in memory, no service in
-// Consul, everything else as in Defaults.
+// Consul, everything else as in Defaults. Load fills in the options of its backend.
 func Dev() Config {
 	c := Defaults()
 	c.Dev = true

@@ -125,6 +125,10 @@ func newLoader(o Options) *loader {
 		by: map[string]*hcl.Attribute{}, refused: map[string]bool{}, blocks: map[string]*hcl.Range{}}
 	if o.Dev {
 		l.cfg = Dev()
+		var err error
+		if l.cfg.Networks[0].Backend, err = o.defaultBackend(); err != nil {
+			l.unplaced("Invalid default backend", err.Error())
+		}
 	}
 	l.cfg.NetworkFiles = map[string]string{}
 	l.settings = l.cfg.settings(l.checkNetworkName)

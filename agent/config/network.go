@@ -141,14 +141,10 @@ func (l *loader) readBackend(n *networkDraft) {
 	case b == nil && len(n.Pools) == 0:
 		return // joined as the store has it
 	case b == nil:
-		options := json.RawMessage(`{}`)
-		if normalize := l.o.Backends[DefaultBackend]; normalize != nil {
-			var err error
-			if options, err = normalize(options); err != nil {
-				l.report(n.block.DefRange, "Invalid default backend", "%s", err)
-			}
+		var err error
+		if n.Backend, err = l.o.defaultBackend(); err != nil {
+			l.report(n.block.DefRange, "Invalid default backend", "%s", err)
 		}
-		n.Backend = &Backend{Type: DefaultBackend, Options: options}
 		return
 	}
 	kind := b.Labels[0]
@@ -177,6 +173,18 @@ func (l *loader) readBackend(n *networkDraft) {
 		options = effective
 	}
 	n.Backend = &Backend{Type: kind, Options: options}
+}
+
+// defaultBackend returns the backend of a network whose block names none, with its effective options.
+func (o Options) defaultBackend() (*Backend, error) {
+	b := &Backend{Type: DefaultBackend, Options: json.RawMessage(`{}`)}
+	normalize := o.Backends[b.Type]
+	if normalize == nil {
+		return b, nil
+	}
+	var err error
+	b.Options, err = normalize(b.Options)
+	return b, err
 }
 
 // object returns the attributes as one JSON object. It leaves out null attributes, and those without a value, which
