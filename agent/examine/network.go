@@ -27,7 +27,7 @@ func (e *Examiner) networkFacts(n Network) (doctor.Network, *paths) {
 		Pools:   n.Definition.Plan.Prefixes(),
 		Subnets: n.Lease.Subnets,
 		MTU:     n.Shown.MTU,
-		Link:    n.Shown.Link,
+		Link:    carriage.Of(n.Definition.Carriage()).Links(n.Local.Name)[0],
 		Notes:   n.Shown.Notes,
 		Underlay: doctor.Underlay{
 			Interface: n.Shown.Underlay.Interface,

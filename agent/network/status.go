@@ -1,7 +1,6 @@
 package network
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -44,7 +43,7 @@ func (r *Runner) Status() Status {
 		State:       r.report.State(),
 		Subnets:     out.Lease.Lease.Subnets,
 		SubnetFile:  r.local.SubnetFile,
-		Link:        cmp.Or(out.Datapath.Link, backend.LinkName(r.local.Name)),
+		Link:        out.Datapath.Link,
 		Backend:     out.Datapath.Backend,
 		MTU:         out.Datapath.MTU,
 		MTUReason:   out.Datapath.MTUReason,

@@ -561,3 +561,23 @@ func TestDefinitionOfTheView(t *testing.T) {
 		}
 	})
 }
+
+// TestShownDevice: a device is shown for a backend that has one, until the datapath is removed.
+func TestShownDevice(t *testing.T) {
+	for kind, want := range map[string]string{"recorder": "leno-n", "routes": ""} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLab(t).built()
+			l.r.o.Host.Backends["recorder"] = backend.Type{Name: kind, Device: kind == "recorder"}
+			stop := l.run()
+			l.views.Set(l.view("b"))
+			l.applied()
+			stop()
+			if got := l.r.Status().Link; got != want {
+				t.Errorf("%s: the device is %q, want %q", kind, got, want)
+			}
+			if err := l.r.Remove(t.Context(), state.Network{}); err != nil || l.r.Status().Link != "" {
+				t.Errorf("%s: after the removal the device is %q, %v", kind, l.r.Status().Link, err)
+			}
+		})
+	}
+}

@@ -155,7 +155,10 @@ func (r *Reconciler) showPlace(n registry.Network, p Place) {
 	}
 	r.o.Report.Check(health.Underlay, status, reason)
 	r.update(func(s *Status) {
-		s.Link = Link(n)
+		s.Link = ""
+		if r.o.Host.Backends[n.Backend.Type].Device {
+			s.Link = Link(n)
+		}
 		s.Backend, s.MTU, s.MTUReason = n.Backend.Type, p.MTU, p.arithmetic()
 		s.Underlay = api.Underlay{
 			Interface: p.Choice.Interface,

@@ -353,7 +353,7 @@ func (r *Reconciler) Remove(ctx context.Context, before state.Network) error {
 	} else {
 		err = r.removeSaved(ctx, before)
 	}
-	r.update(func(s *Status) { s.Report, s.Counter, s.Meter = backend.Report{}, nil, nil })
+	r.update(func(s *Status) { s.Link, s.Report, s.Counter, s.Meter = "", backend.Report{}, nil, nil })
 	return errors.Join(err, rulesErr)
 }
 

@@ -12,7 +12,7 @@ import (
 
 // A Status is what the API shows of a datapath.
 type Status struct {
-	Link      string // the device of the network's backend; "" before the underlay is known
+	Link      string // the device of the network's backend; "" for one without a device, and while there is no datapath
 	Backend   string // of the definition, for example "vxlan"; "" before the underlay is known
 	Underlay  api.Underlay
 	VRF       int    // ifindex of the VRF that the underlay is in, 0 for none
