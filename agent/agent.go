@@ -46,8 +46,8 @@ type Agent struct {
 	http        *httpapi.Server
 }
 
-// New returns an agent. It touches nothing outside the process. refresh reads the configuration's files again for
-// Refresh; nil turns that off.
+// New returns an agent. It reads the files that the configuration names, and touches nothing outside the process. An
+// error is one in the configuration. refresh reads the configuration's files again for Refresh; nil turns that off.
 func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Agent, error) {
 	if err := o.setDefaults(c); err != nil {
 		return nil, err
@@ -74,8 +74,10 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 	a.records = records.New(a.log, func(status, reason string) { board.Set("", health.Records, status, reason) })
 	board.Set("", health.Node, api.Critical, health.Starting)
 	var err error
-	a.http, err = a.newServer()
-	return a, err
+	if a.http, err = a.newServer(); err != nil {
+		return nil, err
+	}
+	return a, a.http.LoadTLS(c.HTTP.TLS)
 }
 
 // newDeps returns what all networks of the agent share.

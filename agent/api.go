@@ -35,7 +35,7 @@ func (a *Agent) newServer() (*httpapi.Server, error) {
 func (a *Agent) listen(ctx context.Context, c config.HTTP) (net.Listener, error) {
 	var l net.Listener
 	err := a.identity.others.await(ctx, "http.address", func() (err error) {
-		l, err = a.http.Listen(ctx, c)
+		l, err = a.http.Listen(c.Address)
 		return err
 	})
 	if todo := advice.To(advice.Listener, err); err != nil && todo != "" {

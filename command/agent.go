@@ -102,7 +102,7 @@ func (a *agentCommand) run(ctx context.Context) error {
 	defer redirect(log.Default(), logger.StandardWriter(&hclog.StandardLoggerOptions{InferLevels: true}))()
 	daemonAgent, err := agent.New(c, agent.Options{Logs: logs, Version: a.meta.Version}, a.load)
 	if err != nil {
-		return err
+		return cli.ConfigError(err)
 	}
 	logConfig(logger, c)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)

@@ -287,15 +287,20 @@ func TestExampleConfigurationIsValidAndFormatted(t *testing.T) {
 // TestAgentConfiguration: an agent that cannot start with its files uses a separate exit code, so
 // that systemd does not restart it.
 func TestAgentConfiguration(t *testing.T) {
-	dir := t.TempDir()
+	dir := tree(t, map[string]string{
+		"leno.hcl":     "data_dirr = \"/x\"\n",
+		"consul.hcl":   "consul {\n  tls {\n    ca_file = \"/none/ca.pem\"\n  }\n}\n",
+		"password.hcl": "etcd {\n  username = \"u\"\n  password_file = \"/none/password\"\n}\n",
+		"http.hcl":     "http {\n  tls {\n    cert_file = \"/none/cert.pem\"\n    key_file = \"/none/key.pem\"\n  }\n}\n",
+	})
 	path := filepath.Join(dir, "leno.hcl")
-	if err := os.WriteFile(path, []byte("data_dirr = \"/x\"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	for _, tt := range []struct{ name, flag, want string }{
 		{"a mistake", "-config-file=" + path, "leno.hcl line 1"},
 		{"no such file", "-config-file=" + filepath.Join(dir, "none.hcl"), "no such file"},
 		{"no such directory", "-config-dir=" + filepath.Join(dir, "none"), "no such file"},
+		{"no authority of the store", "-config-file=" + filepath.Join(dir, "consul.hcl"), "consul.tls.ca_file"},
+		{"no password of the store", "-config-file=" + filepath.Join(dir, "password.hcl"), "etcd.password_file"},
+		{"no certificate of the API", "-config-file=" + filepath.Join(dir, "http.hcl"), "http.tls.cert_file"},
 	} {
 		got := world{}.run("agent", tt.flag)
 		if got.code != cli.ExitConfig || got.stdout != "" || !strings.Contains(got.stderr, tt.want) {

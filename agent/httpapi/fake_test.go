@@ -362,7 +362,7 @@ func (h *host) prepare() *Server {
 func (h *host) serve(address string) *host {
 	h.t.Helper()
 	h.prepare()
-	l, err := h.server.Listen(h.t.Context(), config.HTTP{Address: address})
+	l, err := h.server.Listen(address)
 	must(h.t, err)
 	h.address = l.Addr().String()
 	h.served = make(chan error, 1)

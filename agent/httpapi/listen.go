@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/files"
 	"github.com/lenonet/leno/agent/retry"
 )
 
@@ -116,12 +117,20 @@ func giveToGroup(path string) {
 	}
 }
 
-// Listen opens the API's address with its certificates.
-func (s *Server) Listen(ctx context.Context, c config.HTTP) (net.Listener, error) {
-	if err := s.certificates.load(ctx, c.TLS); err != nil {
-		return nil, err
+// LoadTLS reads the certificates' files and puts them in force.
+func (s *Server) LoadTLS(t config.TLS) error {
+	ctx, cancel := context.WithTimeout(context.Background(), files.ReadTimeout)
+	defer cancel()
+	commit, err := s.PrepareTLS(ctx, t)
+	if err == nil {
+		commit()
 	}
-	l, err := listen(c.Address)
+	return err
+}
+
+// Listen opens the API's address with the certificates that LoadTLS has read.
+func (s *Server) Listen(address string) (net.Listener, error) {
+	l, err := listen(address)
 	if err != nil {
 		return nil, err
 	}

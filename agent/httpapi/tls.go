@@ -11,24 +11,12 @@ import (
 	"sync/atomic"
 
 	"github.com/lenonet/leno/agent/config"
-	"github.com/lenonet/leno/agent/files"
 )
 
 // certificates are what the listener shows and what it asks of clients. They may be replaced while it listens: each
 // connection has those that were in force when it came, which is why no session is resumed.
 type certificates struct {
 	current atomic.Pointer[tls.Config] // nil for plain HTTP
-}
-
-// load reads the files and puts them in force.
-func (c *certificates) load(ctx context.Context, t config.TLS) error {
-	ctx, cancel := context.WithTimeout(ctx, files.ReadTimeout)
-	defer cancel()
-	read, err := readCertificates(ctx, t)
-	if err == nil {
-		c.current.Store(read)
-	}
-	return err
 }
 
 // secure returns the listener, with TLS if there are certificates.
