@@ -20,7 +20,7 @@ const (
 	maxMessage = 400 // bytes; parts of it may come from other hosts
 	maxField   = 200 // bytes
 	floodSpan  = time.Minute
-	floodAfter = 12 // after so many events of one kind in one network within floodSpan, the others are counted
+	floodAfter = 12 // after so many equal events within floodSpan, the others are counted
 )
 
 // A Log holds the latest events of this host. It is safe for concurrent use.
@@ -33,11 +33,11 @@ type Log struct {
 	last    uint64            // index of the newest event
 	newest  map[string]uint64 // index of the newest event of each network
 	changed chan struct{}
-	floods  map[string]*flood // by kind and network
+	floods  map[string]*flood // by kind, network and severity
 	failing map[string]bool   // checks that have failed and not recovered, by network and name
 }
 
-// A flood counts events of one kind, so that many of them do not push out all others.
+// A flood counts events of one kind, network and severity, so that many of them do not push out all others.
 type flood struct {
 	since   time.Time
 	count   int
@@ -87,7 +87,7 @@ func (l *Log) add(v api.Event) {
 // limitFlood returns v, or in a flood a summary of v and the events before it. The previous summary leaves the ring. mu
 // is held.
 func (l *Log) limitFlood(v api.Event) api.Event {
-	key := v.Kind + "\x00" + v.Network
+	key := v.Kind + "\x00" + v.Network + "\x00" + v.Severity
 	f := l.floods[key]
 	if f == nil || v.Time.Sub(f.since) >= floodSpan {
 		f = &flood{since: v.Time}

@@ -62,6 +62,13 @@ func TestLogIsBounded(t *testing.T) {
 		t.Errorf("%d events, the last %q", len(list), list[len(list)-1].Message)
 	}
 	e.Add(api.Event{Kind: api.EventPeer, Network: "m", Message: "another network"})
+	// What is worse than the flood stays.
+	e.Add(api.Event{Kind: api.EventPeer, Network: "n", Severity: api.Warning, Message: "a host that is refused"})
+	e.Add(api.Event{Kind: api.EventPeer, Network: "n", Message: "host 5000"})
+	list, _, _ = e.After(0, "")
+	if got := list[len(list)-2:]; got[0].Message != "a host that is refused" || !strings.HasPrefix(got[1].Message, "4989 more") {
+		t.Errorf("after a warning in the flood: %q", messages(got))
+	}
 	now.Time = now.Add(floodSpan)
 	for i := range 3 * maxEvents { // one kind after the other
 		e.Add(api.Event{Kind: fmt.Sprint(i), Message: "x"})
