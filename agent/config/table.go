@@ -271,7 +271,7 @@ func (h *HTTP) settings() []Setting {
 func (t *Telemetry) settings() []Setting {
 	return []Setting{
 		{Name: "prometheus_retention", Field: duration(&t.PrometheusRetention, time.Hour),
-			Text: "How long the metrics of a network that this host has left are kept. `\"0s\"` turns the format off."},
+			Text: "How long counters and timers of a network that the host left are kept. `\"0s\"` turns the format off."},
 		{Name: "address", Field: text(&t.Address, "", optional(checkHostPort)),
 			Text: "The `host:port` at which `/metrics`, and nothing else, is served as well, or `\"\"` for none."},
 		{Name: "statsd_address", Field: text(&t.StatsdAddress, "", optional(checkHostPort)),
