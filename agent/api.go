@@ -2,8 +2,11 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/agent/advice"
 	"github.com/lenonet/leno/agent/config"
@@ -31,13 +34,20 @@ func (a *Agent) newServer() (*httpapi.Server, error) {
 	})
 }
 
-// listen opens the listener of the API.
+// listen opens the listener of the API. If another agent of this host has the address, the error names its process.
 func (a *Agent) listen(ctx context.Context, c config.HTTP) (net.Listener, error) {
 	var l net.Listener
 	err := a.identity.others.await(ctx, "http.address", func() (err error) {
 		l, err = a.http.Listen(c.Address)
 		return err
 	})
+	if errors.Is(err, unix.EADDRINUSE) {
+		unlock, locked := a.identity.lockHost()
+		if locked != nil {
+			return nil, fmt.Errorf("%w: %w", err, locked)
+		}
+		err = errors.Join(err, unlock())
+	}
 	if todo := advice.To(advice.Listener, err); err != nil && todo != "" {
 		err = fmt.Errorf("%w; %s", err, todo)
 	}

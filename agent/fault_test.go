@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
@@ -106,8 +108,9 @@ func TestStartWaitsForTheAgentBefore(t *testing.T) {
 
 	b := newHost(t, a.store, "b").real()
 	b.config.HTTP = a.config.HTTP
+	b.lockHost = func() (func() error, error) { return nil, fmt.Errorf("this host is %w, pid 7", state.ErrLocked) }
 	b.start()
-	if err := b.wait(); err == nil || !strings.Contains(err.Error(), "http.address") {
+	if err := b.wait(); !errors.Is(err, unix.EADDRINUSE) || !strings.Contains(err.Error(), "http.address") || !strings.Contains(err.Error(), "pid 7") {
 		t.Errorf("two agents on one address: %v", err)
 	}
 	c := newHost(t, a.store, "c").real()
