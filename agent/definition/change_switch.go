@@ -23,6 +23,10 @@ var ErrSwitch = errors.New("nothing was changed")
 // networks in the store, which may include n.
 func ChangeSwitch(n registry.Network, action string, now time.Time, others []registry.Network,
 	kinds map[string]backend.Type) (registry.Network, error) {
+	actions := []string{api.StopSwitch, api.ContinueSwitch, api.ReverseSwitch, api.EndSwitch, api.RotateKeys}
+	if !slices.Contains(actions, action) {
+		return n, fmt.Errorf("action %q: %w: want %s", action, registry.ErrInvalid, strings.Join(actions, ", "))
+	}
 	def := carriage.Of(n.Carriage())
 	if def.Next == nil && action != api.RotateKeys {
 		return n, fmt.Errorf("%w: network %s is not being switched", ErrSwitch, n.Name)
@@ -47,9 +51,6 @@ func ChangeSwitch(n registry.Network, action string, now time.Time, others []reg
 		if err != nil {
 			return n, err
 		}
-	default:
-		return n, fmt.Errorf("action %q: %w: want %s", action, registry.ErrInvalid,
-			strings.Join([]string{api.StopSwitch, api.ContinueSwitch, api.ReverseSwitch, api.EndSwitch, api.RotateKeys}, ", "))
 	}
 	return carriage.Set(n, def)
 }

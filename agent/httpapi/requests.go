@@ -135,6 +135,11 @@ func (s *Server) withLimits(next http.Handler) http.Handler {
 			s.respond.refuse(w, http.StatusBadRequest, "a %s request has no body, and this one does", r.Method)
 			return
 		}
+		if r.ContentLength > s.o.Limits.Body {
+			w.Header().Set("Connection", "close")
+			s.respond.fail(w, bodyError(&http.MaxBytesError{Limit: s.o.Limits.Body}))
+			return
+		}
 		if _, err := url.ParseQuery(r.URL.RawQuery); err != nil {
 			s.respond.refuse(w, http.StatusBadRequest, "query: %v", err)
 			return
