@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"log"
 	"os"
 	"os/signal"
@@ -101,7 +102,10 @@ func (a *agentCommand) run(ctx context.Context) error {
 	// output.
 	defer redirect(log.Default(), logger.StandardWriter(&hclog.StandardLoggerOptions{InferLevels: true}))()
 	daemonAgent, err := agent.New(c, agent.Options{Logs: logs, Version: a.meta.Version}, a.load)
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return err // a certificate or password that another program has not written yet, as after a boot
+	case err != nil:
 		return cli.ConfigError(err)
 	}
 	logConfig(logger, c)

@@ -289,18 +289,23 @@ func TestExampleConfigurationIsValidAndFormatted(t *testing.T) {
 func TestAgentConfiguration(t *testing.T) {
 	dir := tree(t, map[string]string{
 		"leno.hcl":     "data_dirr = \"/x\"\n",
-		"consul.hcl":   "consul {\n  tls {\n    ca_file = \"/none/ca.pem\"\n  }\n}\n",
-		"password.hcl": "etcd {\n  username = \"u\"\n  password_file = \"/none/password\"\n}\n",
-		"http.hcl":     "http {\n  tls {\n    cert_file = \"/none/cert.pem\"\n    key_file = \"/none/key.pem\"\n  }\n}\n",
+		"consul.hcl":   "consul {\n  tls {\n    ca_file = \"/dev/null\"\n  }\n}\n",
+		"password.hcl": "etcd {\n  username = \"u\"\n  password_file = \"/dev/null\"\n}\n",
+		"http.hcl":     "http {\n  tls {\n    cert_file = \"/dev/null\"\n    key_file = \"/dev/null\"\n  }\n}\n",
+		"later.hcl":    "http {\n  tls {\n    cert_file = \"/none/cert.pem\"\n    key_file = \"/none/key.pem\"\n  }\n}\n",
 	})
 	path := filepath.Join(dir, "leno.hcl")
+	later := world{}.run("agent", "-config-file="+filepath.Join(dir, "later.hcl"))
+	if later.code != cli.ExitFailed || !strings.Contains(later.stderr, "/none/cert.pem") {
+		t.Errorf("a certificate that may come later: %+v", later)
+	}
 	for _, tt := range []struct{ name, flag, want string }{
 		{"a mistake", "-config-file=" + path, "leno.hcl line 1"},
 		{"no such file", "-config-file=" + filepath.Join(dir, "none.hcl"), "no such file"},
 		{"no such directory", "-config-dir=" + filepath.Join(dir, "none"), "no such file"},
-		{"no authority of the store", "-config-file=" + filepath.Join(dir, "consul.hcl"), "consul.tls.ca_file"},
+		{"no authority of the store", "-config-file=" + filepath.Join(dir, "consul.hcl"), "parse PEM in: /dev/null"},
 		{"no password of the store", "-config-file=" + filepath.Join(dir, "password.hcl"), "etcd.password_file"},
-		{"no certificate of the API", "-config-file=" + filepath.Join(dir, "http.hcl"), "http.tls.cert_file"},
+		{"no certificate of the API", "-config-file=" + filepath.Join(dir, "http.hcl"), "http.tls.key_file"},
 	} {
 		got := world{}.run("agent", tt.flag)
 		if got.code != cli.ExitConfig || got.stdout != "" || !strings.Contains(got.stderr, tt.want) {

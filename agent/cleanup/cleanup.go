@@ -3,6 +3,7 @@
 package cleanup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,8 @@ type Options struct {
 
 	// RunDir is the directory of the subnet files that are not configured otherwise; "" for the default.
 	RunDir string
+	// WireGuardDir has the sockets by which wg(8) finds devices in processes; "" for the default.
+	WireGuardDir string
 
 	Logger hclog.Logger // nil for no log
 
@@ -155,6 +158,7 @@ func newCleaner(c config.Config, o Options) *cleaner {
 	if o.Logger == nil {
 		o.Logger = hclog.NewNullLogger()
 	}
+	o.WireGuardDir = cmp.Or(o.WireGuardDir, "/var/run/wireguard")
 	if o.RunDir == "" {
 		o.RunDir = filepath.Dir(config.WatchedNetwork("any").SubnetFile)
 	}

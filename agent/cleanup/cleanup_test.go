@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -77,6 +78,7 @@ func cleanedIn(t *testing.T, ns *nstest.NS, dir string, store *swept, o Options)
 	t.Helper()
 	c := config.Defaults()
 	c.DataDir = filepath.Join(dir, "data")
+	o.WireGuardDir = filepath.Join(dir, "wireguard")
 	c.HTTP.Address, c.HTTP.Socket = "unix://"+filepath.Join(dir, "leno.sock"), ""
 	c.Networks = []config.Network{{Name: "blue", SubnetFile: filepath.Join(dir, "blue.env")}}
 	o.Open = func(config.Config, hclog.Logger) (Registry, error) { return store, nil }
@@ -165,10 +167,16 @@ func TestFiles(t *testing.T) {
 		}
 	}
 
+	must(t, os.Mkdir(dir+"/wireguard", 0o755)) // which a killed agent has left
+	wireguard, err := net.ListenUnix("unix", &net.UnixAddr{Name: dir + "/wireguard/leno-default~b.sock", Net: "unix"})
+	must(t, err)
+	wireguard.SetUnlinkOnClose(false)
+	must(t, wireguard.Close())
 	report, err := cleaned(t, dir, &swept{}, Options{Network: "default"})
 	must(t, err)
+	must(t, os.Remove(dir+"/wireguard"))
 	if diff := cmp.Diff([]string{"file data/default.json of default", "file data/peers/default.json of default",
-		"file custom.env of default", "file .custom.env.31415 of default", "file data/former-subnets of default"}, names(dir, report.Removed)); diff != "" {
+		"file wireguard/leno-default~b.sock of default", "file custom.env of default", "file .custom.env.31415 of default", "file data/former-subnets of default"}, names(dir, report.Removed)); diff != "" {
 		t.Errorf("one network (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"file data/default of default"}, names(dir, report.Foreign)); diff != "" {

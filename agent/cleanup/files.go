@@ -20,9 +20,6 @@ import (
 	"github.com/lenonet/leno/backend/switchover"
 )
 
-// wireguardDir has the sockets by which wg(8) finds devices in processes.
-const wireguardDir = "/var/run/wireguard"
-
 // findFiles finds state files, peers files and subnet files, and the unfinished ones of a process that was killed.
 func (c *cleaner) findFiles() {
 	for _, t := range c.networks {
@@ -45,7 +42,7 @@ func (c *cleaner) findFiles() {
 		c.addForeignDir(other, t.name, c.addDir(other))
 		c.addForeignDir(dir, t.name, c.addDir(dir))
 		for _, link := range []string{backend.LinkName(t.name), backend.SecondLinkName(t.name), backend.OtherLinkName(t.name)} {
-			c.addSocket(filepath.Join(wireguardDir, link+".sock"))
+			c.addSocket(filepath.Join(c.o.WireGuardDir, link+".sock"), t.name)
 		}
 		for _, path := range t.files {
 			if c.o.Network != "" && c.isOfOtherNetwork(path) {
@@ -70,10 +67,10 @@ func (c *cleaner) findFiles() {
 		}
 	}
 	if path, ok := strings.CutPrefix(c.config.HTTP.Address, "unix://"); ok {
-		c.addSocket(path)
+		c.addSocket(path, "")
 	}
 	if path := c.config.HTTP.Socket; path != "" {
-		c.addSocket(path)
+		c.addSocket(path, "")
 	}
 }
 
@@ -239,7 +236,7 @@ func (c *cleaner) addForeignDir(path, network string, others []string) {
 }
 
 // addSocket adds the socket of an agent that was killed.
-func (c *cleaner) addSocket(path string) {
+func (c *cleaner) addSocket(path, network string) {
 	if info, err := os.Lstat(path); err != nil || info.Mode()&os.ModeSocket == 0 {
 		return
 	}
@@ -248,7 +245,7 @@ func (c *cleaner) addSocket(path string) {
 		_ = conn.Close() // a process listens
 		return
 	}
-	c.add(Leftover{Kind: File, Name: path, Detail: "socket"}, func(context.Context) error { return os.Remove(path) })
+	c.add(Leftover{Kind: File, Name: path, Network: network, Detail: "socket"}, func(context.Context) error { return os.Remove(path) })
 }
 
 // has reports whether the file at path will be removed.

@@ -43,7 +43,7 @@ const otherDeviceSuffix = " with another device"
 
 // applyOne applies a state with one instance.
 func (b *Backend) applyOne(ctx context.Context, s backend.State) (backend.Report, error) {
-	b.tester.Close()
+	b.probe.Close()
 	c, peers := b.current, slices.Clone(s.Peers)
 	for i, p := range peers {
 		if !c.IsOther() && !mentions(p.Attributes) {
@@ -156,7 +156,7 @@ func (b *Backend) choose(peers []reading, mayMove bool, s backend.State) map[str
 	routes := map[string]map[netip.Prefix]bool{} // by device
 	isRouted := func(p reading) bool {           // an earlier process sent to it over the target
 		return slices.ContainsFunc(p.Subnets, func(subnet netip.Prefix) bool {
-			link := b.linkOf(target, s, subnet)
+			link := target.linkTo(subnet, s.Underlay)
 			if routes[link] == nil {
 				routes[link] = b.routesOver(link)
 			}
@@ -288,8 +288,8 @@ func (b *Backend) progress(peers []reading) *backend.Switch {
 	target, from := b.target()
 	out := &backend.Switch{From: from.Type, To: target.Type, Stopped: b.definition.Direction == Stopped}
 	err := target.broken()
-	if err == nil && b.testErr != nil {
-		err = fmt.Errorf("test packets cannot be sent: %w", b.testErr)
+	if err == nil && b.probe.err != nil {
+		err = fmt.Errorf("test packets cannot be sent: %w", b.probe.err)
 	}
 	if err != nil {
 		out.Fault = err.Error()
@@ -361,6 +361,6 @@ func (b *Backend) remove(ctx context.Context, s backend.State) (backend.Report, 
 		errs = append(errs, err)
 	}
 	b.assigned = nil
-	b.tester.Close()
+	b.probe.Close()
 	return out, errors.Join(errs...)
 }

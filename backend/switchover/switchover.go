@@ -32,8 +32,7 @@ type Backend struct {
 
 	hasLink    func(name string) bool                  // reports whether the host has a device
 	routesOver func(link string) map[netip.Prefix]bool // returns leno's routes into a device
-	tester     tester
-	testErr    error // why this host can send no test packets, nil if it can
+	probe      probe
 }
 
 var _ backend.Backend = (*Backend)(nil)
@@ -41,6 +40,7 @@ var _ backend.Backend = (*Backend)(nil)
 // An instance is a running backend.
 type instance struct {
 	Spec
+	link    string // its device, "" for a backend without one
 	backend backend.Backend
 	pools   []netip.Prefix // that it was built with or told of last
 
@@ -73,7 +73,8 @@ func (c *instance) forgetAll() {
 // nothing on the host.
 func New(types map[string]backend.Type, d Definition, c backend.Config) (*Backend, error) {
 	b := &Backend{
-		types: types, adoptUntil: time.Now().Add(adoptionTime), hasLink: hasLink, routesOver: routesOver, tester: pathtest.New(),
+		types: types, adoptUntil: time.Now().Add(adoptionTime), hasLink: hasLink, routesOver: routesOver,
+		probe: probe{tester: pathtest.New()},
 	}
 	if err := b.ChangeTo(d, c); err != nil {
 		return nil, err
@@ -100,12 +101,10 @@ func (b *Backend) open(c Spec) (*instance, error) {
 	if err != nil {
 		return nil, fmt.Errorf("backend %q: %w", c.Type, err)
 	}
-	link, _ := c.Link(b.config.Network)
-	out := &instance{
-		Spec:    c,
-		backend: built,
-		pools:   b.config.Pools,
-		ready:   kind.Device && b.hasLink(link),
+	out := &instance{Spec: c, backend: built, pools: b.config.Pools}
+	if kind.Device {
+		out.link, _ = c.Link(b.config.Network)
+		out.ready = b.hasLink(out.link)
 	}
 	out.forgetAll()
 	return out, nil
@@ -319,7 +318,7 @@ func (b *Backend) sends() string {
 
 // Close implements backend.Backend.
 func (b *Backend) Close() error {
-	b.tester.Close()
+	b.probe.Close()
 	var errs []error
 	for _, c := range slices.Concat(b.instances(), b.retiring) {
 		errs = append(errs, c.backend.Close())

@@ -148,7 +148,7 @@ func newHost(t *testing.T, kind, options string) *host {
 		t.Fatal(err)
 	}
 	h.b.adoptUntil = time.Time{} // as for a process that has made the routes itself
-	h.b.tester = h
+	h.b.probe.tester = h
 	return h
 }
 
@@ -316,7 +316,7 @@ func TestFreshHost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.b.tester = h
+	h.b.probe.tester = h
 	h.wait["new~b"] = []string{"b"}
 	if report := h.does("old: b; new~b: (b)", peer(1, "old", prepared)); report.Switch.Unassigned != 0 {
 		t.Errorf("%d peers are unassigned", report.Switch.Unassigned)
@@ -468,7 +468,7 @@ func TestDirectPeer(t *testing.T) {
 	if h.b, err = New(h.types(), stopped, h.config()); err != nil {
 		t.Fatal(err)
 	}
-	h.b.adoptUntil, h.b.tester = time.Now().Add(time.Hour), h
+	h.b.adoptUntil, h.b.probe.tester = time.Now().Add(time.Hour), h
 	h.does("old: (b) (c); new~b: (b) (c)", both...)
 	h.b.adoptUntil = time.Time{}
 	h.b.routesOver = func(link string) map[netip.Prefix]bool {

@@ -27,8 +27,8 @@ func (b *Backend) testPeers(target *instance, s backend.State, peers []reading) 
 		if attributes, proven := target.proven[p.Node]; proven && b.assigned[p.Node] != target && !target.isReached(p) {
 			tests[p.Node] = nil
 			for _, subnet := range p.Subnets {
-				link := b.linkOf(target, s, subnet)
-				packet := b.packetTo(target, s, p.Peer, subnet, link+" "+attributes)
+				link := target.linkTo(subnet, s.Underlay)
+				packet := target.packetTo(s, p.Peer, subnet, link+" "+attributes)
 				if !packet.From.IsValid() || !packet.Via.IsValid() {
 					continue // this host and the peer do not have the family in common
 				}
@@ -39,7 +39,7 @@ func (b *Backend) testPeers(target *instance, s backend.State, peers []reading) 
 			}
 		}
 	}
-	answered, err := b.test(packets)
+	answered, err := b.probe.send(packets)
 	for node, sent := range tests {
 		known := target.answered[node]
 		if known == nil {
@@ -54,7 +54,7 @@ func (b *Backend) testPeers(target *instance, s backend.State, peers []reading) 
 		switch {
 		case !isOpen:
 			target.reached[node] = target.proven[node]
-		case b.testErr != nil: // the fault of the switch
+		case b.probe.err != nil: // the fault of the switch
 		default:
 			target.reasons[node] = "it has not answered a test packet over " + target.Type + " so far"
 			if err != nil {
@@ -64,19 +64,24 @@ func (b *Backend) testPeers(target *instance, s backend.State, peers []reading) 
 	}
 }
 
-// test sends test packets, by device, and returns the ids of those that were answered. If this host can send none over
-// a device, the error is also the testErr.
-func (b *Backend) test(packets map[string][]pathtest.Packet) (map[uint64]bool, error) {
-	b.testErr = nil
+// A probe sends test packets.
+type probe struct {
+	tester
+	err error // why this host could send none over a device last time, nil if it could
+}
+
+// send sends test packets, by device, and returns the ids of those that were answered.
+func (p *probe) send(packets map[string][]pathtest.Packet) (map[uint64]bool, error) {
+	p.err = nil
 	if len(packets) == 0 {
-		b.tester.Close()
+		p.Close()
 	}
 	all := map[uint64]bool{}
 	var errs []error
 	for link, sent := range packets {
-		answered, err := b.tester.Test(link, sent)
+		answered, err := p.Test(link, sent)
 		if answered == nil {
-			b.testErr = err
+			p.err = err
 		}
 		maps.Copy(all, answered)
 		errs = append(errs, err)
@@ -84,27 +89,23 @@ func (b *Backend) test(packets map[string][]pathtest.Packet) (map[uint64]bool, e
 	return all, errors.Join(errs...)
 }
 
-// linkOf returns the device by which packets of an instance to a subnet leave.
-func (b *Backend) linkOf(c *instance, s backend.State, subnet netip.Prefix) string {
-	if !b.hasTunnel(c, subnet) {
-		return s.Underlay.Interface
-	}
-	link, _ := c.Link(b.config.Network)
-	return link
-}
+// hasTunnel reports whether packets to a subnet leave by the instance's device.
+func (c *instance) hasTunnel(subnet netip.Prefix) bool { return c.link != "" && !c.direct[subnet] }
 
-// hasTunnel reports whether packets of an instance to a subnet leave by its device.
-func (b *Backend) hasTunnel(c *instance, subnet netip.Prefix) bool {
-	return b.types[c.Type].Device && !c.direct[subnet]
+// linkTo returns the device by which packets to a subnet leave.
+func (c *instance) linkTo(subnet netip.Prefix, u backend.Underlay) string {
+	if c.hasTunnel(subnet) {
+		return c.link
+	}
+	return u.Interface
 }
 
 // packetTo returns a test packet to a peer's subnet. Its From or Via is invalid if this host and the peer do not have
 // the family in common. In a tunnel, the packets of all families have one id: they arrive in the same way. how
 // identifies the way.
-func (b *Backend) packetTo(target *instance, s backend.State, p backend.Peer, subnet netip.Prefix,
-	how string) pathtest.Packet {
+func (c *instance) packetTo(s backend.State, p backend.Peer, subnet netip.Prefix, how string) pathtest.Packet {
 	packet := pathtest.Packet{To: subnet.Masked().Addr(), Behind: backend.AddrBehind(subnet)}
-	if !b.hasTunnel(target, subnet) {
+	if !c.hasTunnel(subnet) {
 		packet.ID = testID(p.Node, how, subnet.String())
 		// Without a tunnel, a strict reverse-path filter would drop packets from an address of the network.
 		packet.From, _, _ = s.Underlay.SourceOf(subnet.Addr())
