@@ -135,6 +135,7 @@ func (s *sockets) sent() int {
 
 // held returns the memory of this process's heap and stacks, in bytes.
 func held() int {
+	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int(m.HeapInuse + m.StackInuse)

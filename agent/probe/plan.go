@@ -120,10 +120,14 @@ func (p planner) overlay(peer api.Peer, subnet netip.Prefix) way {
 			w.mtu = min(w.mtu, p.kernel.secondMTU)
 		}
 	}
+	return w
+}
+
+// limitSize makes full-size packets on the path to one subnet of a peer no larger than its route allows.
+func (p planner) limitSize(w *way) {
 	if mtu := p.kernel.routeMTU(w.to); mtu > 0 {
 		w.mtu = min(w.mtu, mtu)
 	}
-	return w
 }
 
 // isOnSecondLink reports whether packets to an address leave by the network's second device.

@@ -126,6 +126,9 @@ overlay fd00:5:0:1:: > fd00:5:0:2:: 1450`},
 			}
 			got := ""
 			for _, w := range p.ways(peer) {
+				if w.path == api.PathOverlay {
+					p.limitSize(&w)
+				}
 				got += "\n" + w.path
 				if w.skipReason != "" {
 					got += fmt.Sprintf(" > %s: %s", w.to, w.skipReason)

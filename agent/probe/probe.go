@@ -194,15 +194,20 @@ func probeAll(ctx context.Context, l pinger, p planner, peers []api.Peer, r api.
 	out := make([]api.PeerProbe, len(peers))
 	var wg sync.WaitGroup
 	for i, peer := range peers {
-		wg.Go(func() { out[i] = probePeer(ctx, l, p, peer, r) })
+		ways := p.ways(peer)
+		for i := range ways {
+			if w := &ways[i]; r.Full == 0 && w.path == api.PathOverlay && w.skipReason == "" {
+				p.limitSize(w)
+			}
+		}
+		wg.Go(func() { out[i] = probePeer(ctx, l, p, peer, ways, r) })
 	}
 	wg.Wait()
 	return out
 }
 
 // probePeer probes all paths to a peer concurrently.
-func probePeer(ctx context.Context, l pinger, p planner, peer api.Peer, r api.ProbeRequest) api.PeerProbe {
-	ways := p.ways(peer)
+func probePeer(ctx context.Context, l pinger, p planner, peer api.Peer, ways []way, r api.ProbeRequest) api.PeerProbe {
 	out := api.PeerProbe{Node: peer.Node, Held: peer.Held, Skipped: peer.Skipped, Ways: make([]api.ProbedWay, len(ways))}
 	var wg sync.WaitGroup
 	for i, w := range ways {
