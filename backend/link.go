@@ -63,6 +63,11 @@ func SecondLinkName(network string) string {
 // and then the one that the new backend uses. Pure. The result must never change.
 func OtherLinkName(network string) string { return suffixedLinkName(network, otherLinkSuffix) }
 
+// LinkNames returns the names of all devices that a network may have.
+func LinkNames(network string) []string {
+	return []string{LinkName(network), SecondLinkName(network), OtherLinkName(network)}
+}
+
 func suffixedLinkName(network, suffix string) string {
 	if name := LinkPrefix + network + suffix; len(name) <= maxLinkName {
 		return name

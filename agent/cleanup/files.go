@@ -41,7 +41,7 @@ func (c *cleaner) findFiles() {
 		c.addKeys(other, t.name)
 		c.addForeignDir(other, t.name, c.addDir(other))
 		c.addForeignDir(dir, t.name, c.addDir(dir))
-		for _, link := range []string{backend.LinkName(t.name), backend.SecondLinkName(t.name), backend.OtherLinkName(t.name)} {
+		for _, link := range backend.LinkNames(t.name) {
 			c.addSocket(filepath.Join(c.o.WireGuardDir, link+".sock"), t.name)
 		}
 		for _, path := range t.files {
@@ -245,7 +245,8 @@ func (c *cleaner) addSocket(path, network string) {
 		_ = conn.Close() // a process listens
 		return
 	}
-	c.add(Leftover{Kind: File, Name: path, Network: network, Detail: "socket"}, func(context.Context) error { return os.Remove(path) })
+	l := Leftover{Kind: File, Name: path, Network: network, Detail: "socket"}
+	c.add(l, func(context.Context) error { return os.Remove(path) })
 }
 
 // has reports whether the file at path will be removed.

@@ -140,8 +140,7 @@ func (c *cleaner) judgeDevice(link netlink.Link, addrs []netip.Prefix) (r Leftov
 	}
 	for _, t := range c.networks {
 		isRenamed := like && !strings.HasPrefix(a.Name, "flannel") && hasBaseAddress(addrs, t.saved.Subnets)
-		if isRenamed || slices.Contains([]string{backend.LinkName(t.name), backend.SecondLinkName(t.name),
-			backend.OtherLinkName(t.name)}, a.Name) {
+		if isRenamed || slices.Contains(backend.LinkNames(t.name), a.Name) {
 			r.Network = t.name
 		}
 	}

@@ -34,11 +34,11 @@ func (c *cleaner) lock(ctx context.Context) (unlock func() error, err error) {
 	self, answers := c.runningAgent(ctx)
 	if !answers {
 		host, err := state.LockHost()
-		if err != nil && c.o.Network != "" {
-			err = fmt.Errorf("%w; to remove one network beside it, pass its configuration: it does not answer at %s",
-				err, c.config.HTTP.Address)
-		}
 		if err != nil {
+			if c.o.Network != "" {
+				err = fmt.Errorf("%w; to remove one network beside it, pass its configuration: it does not answer at %s",
+					err, c.config.HTTP.Address)
+			}
 			return nil, errors.Join(err, unlock())
 		}
 		data := unlock

@@ -92,15 +92,14 @@ func CheckEncryption(n registry.Network, kinds map[string]backend.Type) error {
 // Differences describes where want differs from have, the definition in the store. The options of backends of different
 // types are not compared.
 func Differences(want, have registry.Network) (out []string) {
-	otherType := want.Backend.Type != have.Backend.Type
+	w, h := want.Carriage(), have.Carriage()
+	if want.Backend.Type != have.Backend.Type {
+		want.Backend, have.Backend = registry.Backend{Type: want.Backend.Type}, registry.Backend{Type: have.Backend.Type}
+	}
 	for _, d := range registry.Differences(want, have) {
-		if otherType && strings.HasPrefix(d.Field, "backend.") && d.Field != "backend.type" {
-			continue
-		}
 		a, b := cmp.Or(d.A, "not set"), cmp.Or(d.B, "not set")
 		out = append(out, fmt.Sprintf("%s is %s, and %s in the store", d.Field, a, b))
 	}
-	w, h := want.Carriage(), have.Carriage()
 	if w.Backend = h.Backend; !w.Equal(h) {
 		out = append(out, "its switch to another backend or to new keys is in another state in the store")
 	}

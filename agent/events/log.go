@@ -20,7 +20,7 @@ const (
 	maxMessage = 400 // bytes; parts of it may come from other hosts
 	maxField   = 200 // bytes
 	floodSpan  = time.Minute
-	floodAfter = 12 // after so many equal events within floodSpan, the others are counted
+	floodAfter = 12 // after so many events of one flood within floodSpan, the others are counted
 )
 
 // A Log holds the latest events of this host. It is safe for concurrent use.

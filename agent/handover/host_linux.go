@@ -115,7 +115,7 @@ func (h *host) isToPeer(r netlink.Route) bool {
 // giveBack gives leno's devices flannel's names.
 func (h *host) giveBack(context.Context) error {
 	name := h.Network.Name
-	names := []string{backend.LinkName(name), backend.OtherLinkName(name), backend.SecondLinkName(name)}
+	names := backend.LinkNames(name)
 	aliases := []string{backend.LinkAlias(name), backend.OtherLinkAlias(name), backend.SecondLinkAlias(name)}
 	devices, err := h.tunnels(func(a *netlink.LinkAttrs) bool {
 		return slices.Contains(names, a.Name) || slices.Contains(aliases, a.Alias)

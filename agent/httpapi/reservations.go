@@ -22,8 +22,9 @@ type reservationHandlers struct{ directory }
 // query reads the store, because an agent itself reads reservations only when it makes a claim.
 func (h reservationHandlers) query(r *http.Request) (query.Query, error) {
 	n, err := h.requestedNetwork(r)
-	// The cache keeps the names of queries: a name that no network can have is not one.
-	if name := r.PathValue("network"); errors.Is(err, registry.ErrNetworkNotFound) && registry.CheckNetworkName(name) == nil {
+	name := r.PathValue("network")
+	// The cache keeps the names of queries, so they must be names that a network can have.
+	if errors.Is(err, registry.ErrNetworkNotFound) && registry.CheckNetworkName(name) == nil {
 		return h.queryOrphans(name, err), nil
 	}
 	readStore := func(ctx context.Context, after uint64) (out query.Content, index uint64, err error) {

@@ -230,7 +230,7 @@ func valueOf(p *float64) float64 {
 }
 
 // isCutOff reports whether this host reaches none of its peers, of which there are several, while others reach each other:
-// one of them has said so since its packets are lost, or had said so before and Consul reports it as alive.
+// one of them has said so since this host lost it, or said so before and Consul reports it as alive.
 func (n *network) isCutOff(held []*peer) bool {
 	if len(held) < 2 || slices.ContainsFunc(held, func(p *peer) bool { return p.shown.State != api.PathLost }) {
 		return false

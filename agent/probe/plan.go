@@ -17,8 +17,8 @@ type kernelState struct {
 	// route returns the index of the device that packets to an address leave by, and whether the address is a
 	// neighbour there; 0 when there is no route. The routes are those of a VRF, or the usual ones if vrf is 0.
 	route func(to netip.Addr, vrf int) (index int, neighbour bool)
-	// routeMTU returns the MTU that the route to an address has by itself, 0 for none: leno gives those to hosts with a
-	// smaller MTU one. What the kernel has learned of the path does not count.
+	// routeMTU returns the MTU of the route to an address, as leno sets it for hosts with a smaller MTU, 0 for none. What
+	// the kernel has learned of the path does not count.
 	routeMTU func(to netip.Addr) int
 	// the kernel drops IPv4 packets that arrive over the underlay if their answers would leave by another device
 	strictFilter bool
@@ -123,10 +123,16 @@ func (p planner) overlay(peer api.Peer, subnet netip.Prefix) way {
 	return w
 }
 
-// limitSize makes full-size packets on the path to one subnet of a peer no larger than its route allows.
-func (p planner) limitSize(w *way) {
-	if mtu := p.kernel.routeMTU(w.to); mtu > 0 {
-		w.mtu = min(w.mtu, mtu)
+// limitSizes makes full-size packets in the overlay no larger than the routes allow.
+func (p planner) limitSizes(ways []way) {
+	for i := range ways {
+		w := &ways[i]
+		if w.path != api.PathOverlay || w.skipReason != "" {
+			continue
+		}
+		if mtu := p.kernel.routeMTU(w.to); mtu > 0 {
+			w.mtu = min(w.mtu, mtu)
+		}
 	}
 }
 

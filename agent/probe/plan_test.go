@@ -125,10 +125,9 @@ overlay fd00:5:0:1:: > fd00:5:0:2:: 1450`},
 				tt.change(&p, &peer)
 			}
 			got := ""
-			for _, w := range p.ways(peer) {
-				if w.path == api.PathOverlay {
-					p.limitSize(&w)
-				}
+			ways := p.ways(peer)
+			p.limitSizes(ways)
+			for _, w := range ways {
 				got += "\n" + w.path
 				if w.skipReason != "" {
 					got += fmt.Sprintf(" > %s: %s", w.to, w.skipReason)

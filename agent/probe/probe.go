@@ -195,10 +195,8 @@ func probeAll(ctx context.Context, l pinger, p planner, peers []api.Peer, r api.
 	var wg sync.WaitGroup
 	for i, peer := range peers {
 		ways := p.ways(peer)
-		for i := range ways {
-			if w := &ways[i]; r.Full == 0 && w.path == api.PathOverlay && w.skipReason == "" {
-				p.limitSize(w)
-			}
+		if r.Full == 0 {
+			p.limitSizes(ways) // here, because each question to the kernel would grow the stack of a goroutine
 		}
 		wg.Go(func() { out[i] = probePeer(ctx, l, p, peer, ways, r) })
 	}

@@ -101,13 +101,12 @@ type Carried struct {
 // type.
 func Wishes(kinds map[string]backend.Type, local config.Network, c Carried) firewall.Network {
 	out := firewall.Network{
-		Name:    local.Name,
-		Pools:   c.Pools,
-		Subnets: c.Subnets,
-		IPMasq:  local.IPMasq,
-		Forward: local.Forward,
-		Tunnels: []string{backend.LinkName(local.Name), backend.SecondLinkName(local.Name),
-			backend.OtherLinkName(local.Name)},
+		Name:     local.Name,
+		Pools:    c.Pools,
+		Subnets:  c.Subnets,
+		IPMasq:   local.IPMasq,
+		Forward:  local.Forward,
+		Tunnels:  backend.LinkNames(local.Name),
 		Peers:    slices.Clone(c.Peers),
 		Underlay: c.Underlay.Devices,
 	}
@@ -118,6 +117,7 @@ func Wishes(kinds map[string]backend.Type, local config.Network, c Carried) fire
 		}
 	}
 	slices.SortFunc(out.Peers, netip.AddrPort.Compare)
+	out.Peers = slices.Compact(out.Peers) // two devices may reach one endpoint
 	slices.Sort(out.Ports)
 	out.Ports = slices.Compact(out.Ports)
 	out.Sealed = backends.Tunnels(kinds)

@@ -8,11 +8,10 @@ import (
 )
 
 // Arrivals returns backend.Arrivals, and each of the network's devices that exists in the network namespace of the
-// calling thread; see backend.LinkName, backend.SecondLinkName and backend.OtherLinkName.
+// calling thread; see backend.LinkNames.
 func Arrivals(network, underlay string, backends ...json.RawMessage) []string {
 	links := backend.Arrivals(network, underlay, backends...)
-	for _, link := range []string{backend.LinkName(network), backend.SecondLinkName(network),
-		backend.OtherLinkName(network)} {
+	for _, link := range backend.LinkNames(network) {
 		if slices.Contains(links, link) {
 			continue
 		}

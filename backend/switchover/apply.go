@@ -97,7 +97,7 @@ func (b *Backend) applyBoth(ctx context.Context, s backend.State) (backend.Repor
 	mayMove := b.mayMove(s)
 	var out backend.Report
 	for round := 1; ; round++ {
-		b.assigned = b.choose(peers, mayMove, s)
+		b.assigned = b.choose(ctx, peers, mayMove, s)
 		for node, c := range b.assigned {
 			if c == target {
 				target.forget(node) // if it leaves the target, it has to answer again
@@ -107,7 +107,7 @@ func (b *Backend) applyBoth(ctx context.Context, s backend.State) (backend.Repor
 		left, leftErr := b.applyTo(ctx, from, s, peers)
 		led, ledErr := b.applyTo(ctx, target, s, peers)
 		b.testPeers(target, s, peers)
-		if again := b.choose(peers, mayMove, s); round < rounds && !maps.Equal(again, b.assigned) {
+		if again := b.choose(ctx, peers, mayMove, s); round < rounds && !maps.Equal(again, b.assigned) {
 			out.Writes += left.Writes + led.Writes
 			out.Healed = slices.Concat(out.Healed, left.Healed, led.Healed)
 			continue
@@ -151,14 +151,14 @@ func (b *Backend) mayMove(s backend.State) bool {
 
 // choose assigns each peer to the instance over which packets go to it. If a peer is missing from the result, this
 // process has not made a route to it yet.
-func (b *Backend) choose(peers []reading, mayMove bool, s backend.State) map[string]*instance {
+func (b *Backend) choose(ctx context.Context, peers []reading, mayMove bool, s backend.State) map[string]*instance {
 	target, from := b.target()
 	routes := map[string]map[netip.Prefix]bool{} // by device
 	isRouted := func(p reading) bool {           // an earlier process sent to it over the target
 		return slices.ContainsFunc(p.Subnets, func(subnet netip.Prefix) bool {
 			link := target.linkTo(subnet, s.Underlay)
 			if routes[link] == nil {
-				routes[link] = b.routesOver(link)
+				routes[link] = b.routesOver(ctx, link)
 			}
 			return routes[link][subnet]
 		})

@@ -2,6 +2,9 @@
 
 package switchover
 
-import "net/netip"
+import (
+	"context"
+	"net/netip"
+)
 
-func routesOver(string) map[netip.Prefix]bool { return nil }
+func routesOver(context.Context, string) map[netip.Prefix]bool { return nil }

@@ -2,6 +2,7 @@ package switchover
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -30,8 +31,8 @@ type Backend struct {
 	adoptUntil time.Time
 	peerCount  int // in the last state that both instances got
 
-	hasLink    func(name string) bool                  // reports whether the host has a device
-	routesOver func(link string) map[netip.Prefix]bool // returns leno's routes into a device
+	hasLink    func(name string) bool // reports whether the host has a device
+	routesOver func(ctx context.Context, link string) map[netip.Prefix]bool
 	probe      probe
 }
 

@@ -471,7 +471,7 @@ func TestDirectPeer(t *testing.T) {
 	h.b.adoptUntil, h.b.probe.tester = time.Now().Add(time.Hour), h
 	h.does("old: (b) (c); new~b: (b) (c)", both...)
 	h.b.adoptUntil = time.Time{}
-	h.b.routesOver = func(link string) map[netip.Prefix]bool {
+	h.b.routesOver = func(_ context.Context, link string) map[netip.Prefix]bool {
 		return map[netip.Prefix]bool{both[0].Subnets[0]: link == "eth0", both[1].Subnets[0]: link == "leno-n~b"}
 	}
 	h.does("old: (b) (c); new~b: b c", both...)
@@ -484,7 +484,7 @@ func TestRestartWhileStopped(t *testing.T) {
 	both := []backend.Peer{peer(1, "old", prepared), peer(2, "old", prepared)}
 	h.does("old: (b) (c); new~b: (b) (c)", both...)
 	h.b.adoptUntil = time.Time{}
-	h.b.routesOver = func(link string) map[netip.Prefix]bool {
+	h.b.routesOver = func(_ context.Context, link string) map[netip.Prefix]bool {
 		return map[netip.Prefix]bool{netip.MustParsePrefix("10.5.1.0/24"): link == "leno-n~b"}
 	}
 	for range 2 {

@@ -46,15 +46,15 @@ func (b *Backend) testPeers(target *instance, s backend.State, peers []reading) 
 			known = map[uint64]bool{}
 			target.answered[node] = known
 		}
-		isOpen := false
+		isReached := true
 		for _, id := range sent {
 			known[id] = known[id] || answered[id]
-			isOpen = isOpen || !known[id]
+			isReached = isReached && known[id]
 		}
 		switch {
-		case !isOpen:
+		case isReached:
 			target.reached[node] = target.proven[node]
-		case b.probe.err != nil: // the fault of the switch
+		case b.probe.err != nil: // progress reports it
 		default:
 			target.reasons[node] = "it has not answered a test packet over " + target.Type + " so far"
 			if err != nil {
