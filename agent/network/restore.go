@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/definition"
+	"github.com/lenonet/leno/agent/network/peers"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
@@ -42,6 +43,19 @@ func (d *definitionKeeper) restore(ctx context.Context, n registry.Network) erro
 	d.report.Log().Warn("the store had lost the network or its last change, restored it")
 	d.report.Event(api.EventStore, api.Warning, "the store had lost the network's definition, restored it", nil)
 	return nil
+}
+
+// countLeases returns how many leases the network has, this host's included, 0 if they were not read. Those that the store
+// has lost count while they stay in use.
+func countLeases(f *peers.Follower) int {
+	if v, isPublished, _ := f.Views().Get(); isPublished {
+		return 1 + len(v.Peers())
+	}
+	snap, isKnown := f.Snapshot()
+	if !isKnown || snap.Read.IsZero() {
+		return 0
+	}
+	return len(snap.Set.Leases)
 }
 
 // markSetBack writes n, which the store has, as restored, after the store was set back. Hosts that start now see in no

@@ -125,7 +125,7 @@ func New(deps *Deps, c config.Config, local config.Network, before *HandOver) *R
 		config:  c,
 		local:   local,
 		report:  r.report,
-		leases:  lostLeases{note: r.lease.NoteLoss, count: func() int { return r.peers.Count() }},
+		leases:  lostLeases{note: r.lease.NoteLoss, count: func() int { return countLeases(r.peers) }},
 		known:   before.known,
 		inForce: watch.New[registry.Network](),
 		status:  watch.New[definitionStatus](),

@@ -127,19 +127,6 @@ func (f *Follower) Leases(watched bool) (registry.LeaseSet, error) {
 	return snap.Set, nil
 }
 
-// Count returns how many leases the network has, this host's included. Those that the store has lost count while they stay
-// in use. It returns 0 if no leases were read.
-func (f *Follower) Count() int {
-	if v, isPublished, _ := f.views.Get(); isPublished {
-		return 1 + len(v.Peers())
-	}
-	snap, isRead := f.Snapshot()
-	if !isRead || snap.Read.IsZero() {
-		return 0
-	}
-	return len(snap.Set.Leases)
-}
-
 // Changed returns channels, one of which is closed when Leases may return something else.
 func (f *Follower) Changed() []<-chan struct{} {
 	_, _, watched := f.snapshot.Get()
