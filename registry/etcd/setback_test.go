@@ -332,9 +332,7 @@ func TestEmptiedAfterItWasSetBack(t *testing.T) {
 			reach(t, watcher, n, []string{"10?", "20"}, 10, 20)
 			s.empty(t)
 			n.ModifyIndex = 0
-			if err := host.PutNetwork(testContext(t), n); err != nil {
-				t.Fatal(err)
-			}
+			retry(t, func(ctx context.Context) error { return host.PutNetwork(ctx, n) })
 			retry(t, func(ctx context.Context) error {
 				_, _, err := watcher.WatchLeases(ctx, n, registry.Known)
 				if errors.Is(err, registry.ErrUncertain) {
