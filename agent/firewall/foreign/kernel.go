@@ -130,8 +130,10 @@ func (t *translator) add(e expr.Any) {
 		t.emit("masquerade", nil)
 	case *expr.Reject:
 		t.emit("reject", nil)
-	case *expr.Counter, *expr.Log, *expr.Meta, *expr.Ct: // the last two set something
-		t.emit("counter", nil)
+	case *expr.Counter:
+		t.emit("counter", object{"packets": e.Packets})
+	case *expr.Log, *expr.Meta, *expr.Ct: // the last two set something
+		t.emit("log", nil)
 	case netfilter.Extension:
 		kind, targets := map[bool]string{true: "target", false: "match"}[e.Target],
 			map[string]string{"REJECT": "reject", "MASQUERADE": "masquerade", "SNAT": "snat"}

@@ -1,9 +1,12 @@
 package foreign
 
 import (
+	"context"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -48,6 +51,25 @@ func findInKernel(t *testing.T, ns *nstest.NS, c OverlayPath) (out []Obstacle) {
 		out = findObstacles(listing.bases(func(string, string) bool { return false }), []OverlayPath{c}, bridges)
 	})
 	return out
+}
+
+// countedPackets returns the sum of the counters in a listing of the namespace.
+func countedPackets(t *testing.T, ns *nstest.NS, list func(context.Context) (nftListing, error)) (sum uint64) {
+	t.Helper()
+	ns.Do(func() {
+		listing, err := list(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+		for _, b := range listing.bases(func(string, string) bool { return false }) {
+			for _, l := range slices.Concat(slices.Collect(maps.Values(b.lines))...) {
+				if l.packets != nil {
+					sum += *l.packets
+				}
+			}
+		}
+	})
+	return sum
 }
 
 func addDocker0(ns *nstest.NS) {
@@ -161,6 +183,7 @@ func TestObstaclesOfNFTables(t *testing.T) {
 		want        []string
 		kernel      []string // without the program nft, if that differs
 		advice      string
+		packets     uint64 // of the counters
 	}{
 		{name: "nothing"},
 		{name: "Docker", rules: docker29(false, ""), want: []string{direct, inbound, outbound}, advice: "--allow-direct-routing"},
@@ -189,6 +212,7 @@ func TestObstaclesOfNFTables(t *testing.T) {
 		{name: "policy, states by set", rules: chain("ct state { established, new } accept")},
 		{name: "policy, states by map", rules: chain("ct state vmap { established : accept, related : accept, new : accept }")},
 		{name: "a set", rules: strings.ReplaceAll(chain("ip saddr @peers drop"), "policy drop", "policy accept"), want: []string{"nftables table inet x chain forward: ip saddr { 10.5.77.0/24, 192.0.2.1 } drop"}},
+		{name: "a counter", rules: open(chain("ip saddr 10.5.0.0/16 counter packets 7 bytes 588 drop")), want: []string{"nftables table inet x chain forward: ip saddr 10.5.0.0/16 drop"}, packets: 7},
 		{name: "a port", rules: open(chain("ip daddr 10.5.34.0/24 tcp dport 80 drop")), want: []string{"nftables table inet x chain forward: ip daddr 10.5.34.0/24 tcp dport 80 drop (part)"},
 			advice: "it may be intended; if not, remove it, or: accept packets from and to 10.5.0.0/16 and fd00:5::/48 there, before that rule"},
 		{name: "several ports", rules: open(chain("tcp dport { 25, 1000-2000 } counter reject")), want: []string{"nftables table inet x chain forward: tcp dport { 25, 1000-2000 } reject (part)"}},
@@ -236,6 +260,11 @@ func TestObstaclesOfNFTables(t *testing.T) {
 			got = findInKernel(t, ns, overlayPath(true, true))
 			if diff := cmp.Diff(tt.kernel, places(got), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("without the program nft (-want +got):\n%s", diff)
+			}
+			for name, list := range map[string]func(context.Context) (nftListing, error){"with": listNFTables, "without": listKernel} {
+				if n := countedPackets(t, ns, list); tt.packets > 0 && n != tt.packets {
+					t.Errorf("%s the program nft: %d packets, want %d", name, n, tt.packets)
+				}
 			}
 			if tt.advice != "" && (len(got) == 0 || !strings.Contains(got[0].Advice, tt.advice)) {
 				t.Errorf("%q is missing in %v", tt.advice, got)
