@@ -222,22 +222,11 @@ func (s selector) best(l Link, fits func(Address) bool) netip.Addr {
 // address returns the link's best address of a family: the preferred one, else the first permanent one, else the
 // first one.
 func (s selector) address(l Link, prefer netip.Addr, v6 bool) (netip.Addr, bool) {
-	best, rank := netip.Addr{}, 0
-	for _, a := range l.Addrs {
-		if a.Addr.Is6() != v6 || !s.usable(a) {
-			continue
-		}
-		r := 2
-		if a.Addr == prefer {
-			r = 3
-		} else if a.passing() {
-			r = 1
-		}
-		if r > rank {
-			best, rank = a.Addr, r
-		}
+	own := s.best(l, func(a Address) bool { return a.Addr == prefer && a.Addr.Is6() == v6 })
+	if !own.IsValid() {
+		own = s.best(l, func(a Address) bool { return a.Addr.Is6() == v6 })
 	}
-	return best, rank > 0
+	return own, own.IsValid()
 }
 
 func (s selector) usable(a Address) bool { return s.flaw(a) == "" }
