@@ -1,13 +1,13 @@
 package cleanup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/lenonet/leno/agent/catalog"
 	"github.com/lenonet/leno/agent/config"
@@ -158,7 +158,7 @@ func withTimeout(call func(context.Context) error) func(context.Context) error {
 // host's addresses, own.
 // removedBy is the command that removes the lease.
 func whyForeign(l registry.Lease, me registry.Host, own []netip.Addr, removedBy string) string {
-	sameID, at := me.NodeID != "" && l.NodeID == me.NodeID, addrList(l.PublicIPs)
+	sameID, at := me.NodeID != "" && l.NodeID == me.NodeID, cmp.Or(registry.Join(l.PublicIPs), "no address")
 	isOwn := func(a netip.Addr) bool { return slices.Contains(own, a) }
 	local := l.LocalIPs() // behind NAT, other hosts have the public address, too
 	isHere := slices.ContainsFunc(l.PublicIPs, isOwn) && (len(local) == 0 || slices.ContainsFunc(local, isOwn))
@@ -174,17 +174,6 @@ func whyForeign(l registry.Lease, me registry.Host, own []netip.Addr, removedBy 
 		return ""
 	}
 	return fmt.Sprintf("it is of the host %q at %s with the node id %s", l.Node, at, l.NodeID)
-}
-
-func addrList(addrs []netip.Addr) string {
-	if len(addrs) == 0 {
-		return "no address"
-	}
-	out := make([]string, len(addrs))
-	for i, a := range addrs {
-		out[i] = a.String()
-	}
-	return strings.Join(out, ", ")
 }
 
 // addresses returns the addresses by which other hosts may know this one.

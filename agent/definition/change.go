@@ -126,15 +126,15 @@ func (c Change) effects(l registry.Lease, room capacity) []string {
 	case p.reason != "":
 		out = append(out, room.relocation(l, p.reason))
 	default:
-		out = append(out, "keeps "+join(p.kept))
+		out = append(out, "keeps "+registry.Join(p.kept))
 		if p.renamed {
 			out = append(out, renamed)
 		}
 		if len(p.lost) > 0 {
-			out = append(out, "loses "+join(p.lost))
+			out = append(out, "loses "+registry.Join(p.lost))
 		}
 		if len(p.gained) > 0 {
-			out = append(out, "gains "+join(p.gained))
+			out = append(out, "gains "+registry.Join(p.gained))
 			out = append(out, doubts(l, p.gained, c.Backends[c.New.Backend.Type])...)
 		}
 	}

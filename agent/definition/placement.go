@@ -143,11 +143,3 @@ func FirstFew(all []string) string {
 	}
 	return strings.Join(all, ", ")
 }
-
-func join(prefixes []netip.Prefix) string {
-	var out []string
-	for _, p := range prefixes {
-		out = append(out, p.String())
-	}
-	return strings.Join(out, ", ")
-}

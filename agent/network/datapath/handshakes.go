@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
 )
 
 const (
@@ -99,11 +99,7 @@ func errLate(late []lateHandshake) error {
 	if len(late) == 0 {
 		return nil
 	}
-	var names []string
-	for _, l := range late[:min(len(late), namedPeers)] {
-		names = append(names, l.String())
-	}
-	text := strings.Join(names, ", ")
+	text := registry.Join(late[:min(len(late), namedPeers)])
 	if more := len(late) - namedPeers; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -78,7 +77,7 @@ func changesOf(old, l registry.Lease) (out []peerChange) {
 		out = append(out, peerChange{peerRenumbered, l, "it had " + old.Subnet().String()})
 	}
 	if !slices.Equal(old.PublicIPs, l.PublicIPs) {
-		details := fmt.Sprintf("from %s to %s", addresses(old.PublicIPs), addresses(l.PublicIPs))
+		details := fmt.Sprintf("from %s to %s", registry.Join(old.PublicIPs), registry.Join(l.PublicIPs))
 		out = append(out, peerChange{peerMoved, l, details})
 	}
 	switch {
@@ -88,14 +87,6 @@ func changesOf(old, l registry.Lease) (out []peerChange) {
 		out = append(out, peerChange{peerReturned, l, ""})
 	}
 	return out
-}
-
-func addresses(addrs []netip.Addr) string {
-	var out []string
-	for _, a := range addrs {
-		out = append(out, a.String())
-	}
-	return strings.Join(out, ", ")
 }
 
 // bulkText returns what many hosts did, for example "hold their leases again".
@@ -148,7 +139,7 @@ func (c peerChange) sentence() string {
 	name, subnet := cmp.Or(c.lease.Node, c.lease.NodeID), c.lease.Subnet()
 	switch c.what {
 	case peerAppeared:
-		return fmt.Sprintf("%s appeared with %s at %s", name, subnet, addresses(c.lease.PublicIPs))
+		return fmt.Sprintf("%s appeared with %s at %s", name, subnet, registry.Join(c.lease.PublicIPs))
 	case peerLeft:
 		return fmt.Sprintf("%s left, it had %s", name, subnet)
 	case peerLapsed:
