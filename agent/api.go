@@ -14,7 +14,6 @@ import (
 	"github.com/lenonet/leno/agent/network"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
-	"github.com/lenonet/leno/registry/belief"
 )
 
 // newServer returns the server of the agent's API.
@@ -89,7 +88,7 @@ func (v apiAgent) Network(name string) (httpapi.Network, bool) {
 	if !ok {
 		return nil, false
 	}
-	return apiNetwork{v.agent, run}, true
+	return apiNetwork{run, v.agent}, true
 }
 
 func (v apiAgent) Joined() <-chan struct{} {
@@ -116,14 +115,14 @@ func (v apiAgent) WatchReservations(ctx context.Context, n registry.Network, aft
 
 // apiNetwork implements httpapi.Network for one network on this host.
 type apiNetwork struct {
+	*network.Runner
 	agent *Agent
-	run   *network.Runner
 }
 
 var _ httpapi.Network = apiNetwork{}
 
 func (n apiNetwork) Status() httpapi.Status {
-	s := n.run.Status()
+	s := n.Runner.Status()
 	return httpapi.Status{
 		Definition:   s.Definition,
 		Defined:      s.Defined,
@@ -133,39 +132,27 @@ func (n apiNetwork) Status() httpapi.Status {
 	}
 }
 
-func (n apiNetwork) Judge(stored registry.Network, err error) belief.Verdict {
-	return n.run.Judge(stored, err)
-}
-
 func (n apiNetwork) Resumed() (httpapi.Resumed, bool) {
-	before, ok := n.run.Resumed()
+	before, ok := n.Runner.Resumed()
 	return httpapi.Resumed{Definition: before.Network, Leases: before.Leases, Lease: before.Own}, ok
 }
 
 func (n apiNetwork) RefreshLeases(ctx context.Context, definition registry.Network) {
-	n.run.Leases().Refresh(ctx, definition)
+	n.Runner.Leases().Refresh(ctx, definition)
 }
 
 func (n apiNetwork) Leases(watched bool) (registry.LeaseSet, error) {
-	return n.run.Leases().Leases(watched)
+	return n.Runner.Leases().Leases(watched)
 }
-func (n apiNetwork) LeasesChanged() []<-chan struct{} { return n.run.Leases().Changed() }
+func (n apiNetwork) LeasesChanged() []<-chan struct{} { return n.Runner.Leases().Changed() }
 
 func (n apiNetwork) Peers(withHistory bool) api.PeerList {
-	return n.agent.diagnostics.peers(n.run, withHistory)
+	return n.agent.diagnostics.peers(n.Runner, withHistory)
 }
-func (n apiNetwork) Hosts() ([]api.Host, error) { return n.agent.diagnostics.hosts(n.run) }
+func (n apiNetwork) Hosts() ([]api.Host, error) { return n.agent.diagnostics.hosts(n.Runner) }
 
 func (n apiNetwork) Probe(ctx context.Context, r api.ProbeRequest) (api.Probe, error) {
-	return n.agent.diagnostics.probePeers(ctx, n.run, r)
-}
-
-func (n apiNetwork) Renew(ctx context.Context, token string) (api.Renewal, error) {
-	return n.run.Renew(ctx, token)
-}
-
-func (n apiNetwork) Release(ctx context.Context, token string) error {
-	return n.run.Release(ctx, token)
+	return n.agent.diagnostics.probePeers(ctx, n.Runner, r)
 }
 
 // invalidateLeases makes the next reader of a network's leases see a change that was made through this agent.
