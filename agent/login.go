@@ -55,9 +55,7 @@ func (a *Agent) keepLogin(ctx context.Context) error {
 func awaitLogin(ctx context.Context, next time.Time, changed <-chan struct{}) error {
 	var due <-chan time.Time
 	if !next.IsZero() {
-		timer := time.NewTimer(time.Until(next))
-		defer timer.Stop()
-		due = timer.C
+		due = time.After(time.Until(next))
 	}
 	select {
 	case <-due:

@@ -109,10 +109,10 @@ func (r *Registration) Run(ctx context.Context) {
 			}
 			continue
 		}
-		timer, pause := time.NewTimer(refreshInterval), time.Duration(0)
+		pause := time.Duration(0)
 		select {
 		case <-ctx.Done():
-		case <-timer.C:
+		case <-time.After(refreshInterval):
 		case <-returned: // the catalogue may have lost the entry
 			returned, pause = r.Outage.Returned(), rand.N(spread)
 		case <-setBack:
@@ -120,7 +120,6 @@ func (r *Registration) Run(ctx context.Context) {
 		case <-changed:
 			pause = settleTime
 		}
-		timer.Stop()
 		if retry.Sleep(ctx, pause) != nil || ctx.Err() != nil {
 			return
 		}

@@ -95,16 +95,13 @@ func (h *hostNames) learn(ctx context.Context, listener net.Addr, secured bool) 
 			}
 		}
 		h.full.Store(&names)
-		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return
 		case <-named:
 			named = nil
-		case <-timer.C:
+		case <-time.After(pause):
 		}
-		timer.Stop()
 	}
 }
 

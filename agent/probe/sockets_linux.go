@@ -303,12 +303,10 @@ func (s *sockets) forget(key pendingKey, p *pending) {
 
 // await blocks until a packet is answered, timeout is over, or ctx ends.
 func (s *sockets) await(ctx context.Context, p *pending, timeout time.Duration) answer {
-	timer := time.NewTimer(timeout)
-	defer timer.Stop()
 	select {
 	case a := <-p.answer:
 		return a
-	case <-timer.C:
+	case <-time.After(timeout):
 	case <-ctx.Done():
 		return answer{outcome: interrupted}
 	}

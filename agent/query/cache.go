@@ -186,8 +186,7 @@ func (c *Cache) Next(ctx context.Context, q Query, index uint64, wait time.Durat
 		return Answer{}, false, err
 	}
 	defer c.leave(e, f)
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
+	over := time.After(wait)
 	for {
 		last, known, changed := f.latest.Get()
 		switch {
@@ -199,7 +198,7 @@ func (c *Cache) Next(ctx context.Context, q Query, index uint64, wait time.Durat
 		select {
 		case <-changed:
 			continue
-		case <-timer.C:
+		case <-over:
 		case <-c.closing:
 		case <-ctx.Done():
 			return Answer{}, false, ctx.Err()

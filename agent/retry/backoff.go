@@ -63,10 +63,8 @@ func (b *Backoff) draw(now time.Time, most time.Duration, jitter float64) time.D
 
 // Sleep blocks for d. It returns ctx's error if ctx ends first.
 func Sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

@@ -89,14 +89,12 @@ func (m *ForeignMonitor) Run(ctx context.Context) error {
 	var previous []foreign.Obstacle
 	interval := foreignInterval
 	for {
-		timer := time.NewTimer(interval)
 		select {
 		case <-ctx.Done():
-		case <-timer.C:
+		case <-time.After(interval):
 		case <-m.changed:
 			_ = retry.Sleep(ctx, settle) // the end of ctx is noticed below
 		}
-		timer.Stop()
 		began := time.Now()
 		previous, interval = m.look(ctx, previous)
 		if err := retry.Sleep(ctx, pauseAfter(time.Since(began))); err != nil {

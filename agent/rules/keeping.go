@@ -54,19 +54,15 @@ func (k *Keeper) watch(ctx context.Context) error {
 // keep looks at the rules after each change, and when it is time.
 func (k *Keeper) keep(ctx context.Context) error {
 	for {
-		timer := time.NewTimer(k.next(time.Now()))
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return ctx.Err()
-		case <-timer.C:
+		case <-time.After(k.next(time.Now())):
 			k.look(ctx, false)
 			continue
 		case <-k.applied: // the next look may be due sooner now
-			timer.Stop()
 			continue
 		case <-k.changed:
-			timer.Stop()
 		}
 		if err := retry.Sleep(ctx, k.pause(time.Now())); err != nil {
 			return err

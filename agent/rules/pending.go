@@ -56,12 +56,10 @@ func (p *pendingNetworks) wait(ctx context.Context) {
 	if count == 0 {
 		return
 	}
-	timer := time.NewTimer(expectTime)
-	defer timer.Stop()
 	select {
 	case <-none:
 	case <-ctx.Done():
-	case <-timer.C:
+	case <-time.After(expectTime):
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if len(p.names) > 0 {

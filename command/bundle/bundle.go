@@ -162,8 +162,7 @@ type sample struct {
 // with a timestamp. It returns the last error.
 func Series(file, source string, period, interval time.Duration, read func(ctx context.Context) (any, error)) Capture {
 	return Capture{file, source, func(ctx context.Context, w io.Writer) error {
-		over := time.NewTimer(period)
-		defer over.Stop()
+		over := time.After(period)
 		tick := time.NewTicker(interval)
 		defer tick.Stop()
 		var last error
@@ -184,7 +183,7 @@ func Series(file, source string, period, interval time.Duration, read func(ctx c
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
-			case <-over.C:
+			case <-over:
 				return last
 			case <-tick.C:
 			}

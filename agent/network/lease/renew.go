@@ -42,9 +42,8 @@ func (k *Keeper) RenewSession(ctx context.Context) {
 			k.condition.setRenewed(last, nil)
 		}
 		var due <-chan time.Time
-		timer := time.NewTimer(time.Until(next))
 		if held && !k.hasEnded(session) {
-			due = timer.C
+			due = time.After(time.Until(next))
 		}
 		select {
 		case <-ctx.Done():
@@ -78,7 +77,6 @@ func (k *Keeper) RenewSession(ctx context.Context) {
 				next = time.Now()
 			}
 		}
-		timer.Stop()
 		if ctx.Err() != nil {
 			return
 		}
