@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"time"
 
@@ -68,11 +67,11 @@ func (d *diagnostics) summary(name string) api.HostSummary {
 
 // examine diagnoses this host, unless another examination is running.
 func (d *diagnostics) examine(ctx context.Context, o api.DoctorOptions) (api.Diagnosis, error) {
-	if since, ok := d.exams.start(""); !ok {
-		return api.Diagnosis{}, &api.Error{Code: http.StatusConflict, Message: fmt.Sprintf(
-			"an examination is running since %s: try again when it is done", time.Since(since).Round(time.Second))}
+	end, err := d.exams.start("", "an examination")
+	if err != nil {
+		return api.Diagnosis{}, err
 	}
-	defer d.exams.end("")
+	defer end()
 	ctx, cancel := context.WithTimeout(ctx, examine.Timeout)
 	defer cancel()
 	return d.diagnose(ctx, o), nil
@@ -80,11 +79,11 @@ func (d *diagnostics) examine(ctx context.Context, o api.DoctorOptions) (api.Dia
 
 // trace follows packets between two addresses, unless another trace is running.
 func (d *diagnostics) trace(ctx context.Context, r api.TraceRequest) (api.Trace, error) {
-	if since, ok := d.traces.start(""); !ok {
-		return api.Trace{}, &api.Error{Code: http.StatusConflict, Message: fmt.Sprintf(
-			"a trace is running since %s: try again when it is done", time.Since(since).Round(time.Second))}
+	end, err := d.traces.start("", "a trace")
+	if err != nil {
+		return api.Trace{}, err
 	}
-	defer d.traces.end("")
+	defer end()
 	ctx, cancel := context.WithTimeout(ctx, examine.Timeout)
 	defer cancel()
 	h := trace.Host{Node: d.env.Identity.Get().Node}
@@ -177,22 +176,21 @@ func (d *diagnostics) probe(
 	if err != nil {
 		return api.Probe{}, err
 	}
-	if since, ok := d.probes.start(name); !ok {
-		return api.Probe{}, &api.Error{Code: http.StatusConflict, Message: fmt.Sprintf(
-			"a probe of network %s is running since %s: try again when it is done",
-			name, time.Since(since).Round(time.Second))}
+	end, err := d.probes.start(name, "a probe of network "+name)
+	if err != nil {
+		return api.Probe{}, err
 	}
-	defer d.probes.end(name)
+	defer end()
 	out, err := d.options.Probe(ctx, host, peers, request)
 	var field *probe.FieldError
 	var unknown *probe.UnknownPeerError
 	switch {
 	case errors.As(err, &field):
-		return out, &api.Error{Code: http.StatusBadRequest, Message: err.Error()}
+		return out, api.Errorf(http.StatusBadRequest, "%v", err)
 	case errors.As(err, &unknown):
-		return out, &api.Error{Code: http.StatusNotFound, Message: fmt.Sprintf("network %s: %v", name, err)}
+		return out, api.Errorf(http.StatusNotFound, "network %s: %v", name, err)
 	case errors.Is(err, probe.ErrNoCapability):
-		return out, &api.Error{Code: http.StatusNotImplemented, Message: err.Error()}
+		return out, api.Errorf(http.StatusNotImplemented, "%v", err)
 	}
 	return out, err
 }

@@ -1,8 +1,11 @@
 package agent
 
 import (
+	"net/http"
 	"sync"
 	"time"
+
+	"github.com/lenonet/leno/api"
 )
 
 // exclusive allows one run for each subject at a time, such as one probe of a network. The zero value is ready for use.
@@ -11,24 +14,22 @@ type exclusive struct {
 	since map[string]time.Time // when the runs in progress began, by subject
 }
 
-// start begins a run, which lasts until end is called, unless another one about the same subject is in progress. ok
-// reports whether the run began. since is when the run in progress began.
-func (e *exclusive) start(subject string) (since time.Time, ok bool) {
+// start begins a run, which lasts until end is called, unless another one about the same subject is in progress. That
+// is a conflict, whose message calls the run what.
+func (e *exclusive) start(subject, what string) (end func(), err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if since, busy := e.since[subject]; busy {
-		return since, false
+		return nil, api.Errorf(http.StatusConflict, "%s is running since %s: try again when it is done",
+			what, time.Since(since).Round(time.Second))
 	}
 	if e.since == nil {
 		e.since = map[string]time.Time{}
 	}
 	e.since[subject] = time.Now()
-	return e.since[subject], true
-}
-
-// end ends the run that start began.
-func (e *exclusive) end(subject string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.since, subject)
+	return func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		delete(e.since, subject)
+	}, nil
 }

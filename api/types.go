@@ -404,3 +404,8 @@ type Error struct {
 }
 
 func (e *Error) Error() string { return e.Message }
+
+// Errorf returns an Error with the code.
+func Errorf(code int, format string, args ...any) error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
+}

@@ -32,7 +32,7 @@ func (h agentHandlers) reload(r *http.Request) (out api.Reloaded, err error) {
 		return out, err
 	}
 	if out, err = h.agent.Refresh(r.Context(), force); err != nil {
-		return out, &api.Error{Code: http.StatusConflict, Message: err.Error()}
+		return out, api.Errorf(http.StatusConflict, "%v", err)
 	}
 	return out, nil
 }
@@ -49,7 +49,7 @@ func (h agentHandlers) diagnose(r *http.Request) (out api.Diagnosis, err error) 
 		if len(known) > 0 {
 			list = "it takes part in " + strings.Join(known, ", ")
 		}
-		return out, statusError(http.StatusNotFound, "this host takes no part in network %q: %s", o.Network, list)
+		return out, api.Errorf(http.StatusNotFound, "this host takes no part in network %q: %s", o.Network, list)
 	}
 	return h.agent.Diagnose(r.Context(), o)
 }

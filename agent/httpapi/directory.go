@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/belief"
 )
@@ -68,17 +69,17 @@ func (d directory) find(name string) (registry.Network, error) {
 func (d directory) unusableRecord(name string, reason any) error {
 	tool := "consul kv put"
 	if d.kind == config.StoreKubernetes {
-		return statusError(http.StatusConflict, "network %q: its configuration cannot be used: %v", name, reason)
+		return api.Errorf(http.StatusConflict, "network %q: its configuration cannot be used: %v", name, reason)
 	}
 	if d.kind == config.StoreEtcd {
 		tool = "etcdctl put"
 	}
 	if d.isFlannels(name) {
-		return statusError(http.StatusConflict, "network %q: its record in the store, which is flannel's configuration, cannot be used: %v; "+
+		return api.Errorf(http.StatusConflict, "network %q: its record in the store, which is flannel's configuration, cannot be used: %v; "+
 			"if hosts run flannel with it, leave it as it is and define a network of another name (etcd.network is that of flannel's); "+
 			"otherwise write a good one with `%s`", name, reason, tool)
 	}
-	return statusError(http.StatusConflict, "network %q: its record in the store cannot be used: %v; "+
+	return api.Errorf(http.StatusConflict, "network %q: its record in the store cannot be used: %v; "+
 		"write a good one with `%s`, or delete it with `leno network delete -force`", name, reason, tool)
 }
 
@@ -92,7 +93,7 @@ func (d directory) isFlannels(network string) bool {
 func (d directory) joinedNetwork(network string) (Network, error) {
 	part, ok := d.agent.Network(network)
 	if !ok {
-		return nil, statusError(http.StatusNotFound, "this host takes no part in network %s", network)
+		return nil, api.Errorf(http.StatusNotFound, "this host takes no part in network %s", network)
 	}
 	return part, nil
 }

@@ -150,7 +150,7 @@ func (h leaseHandlers) get(r *http.Request) (out api.Lease, err error) {
 	}
 	for _, b := range set.Bad {
 		if strings.HasSuffix(b.Key, "/"+registry.SubnetKey(subnet)) {
-			return out, statusError(http.StatusConflict, "the record of %s in network %s cannot be used: %s",
+			return out, api.Errorf(http.StatusConflict, "the record of %s in network %s cannot be used: %s",
 				subnet, n.Name, b.Shortened().Reason)
 		}
 	}

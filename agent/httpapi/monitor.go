@@ -69,7 +69,7 @@ func (h agentHandlers) listenToLog(r *http.Request) (listener *logging.Listener,
 		return nil, false, err
 	}
 	if listener, err = h.logs.Listen(level, asJSON); err != nil {
-		return nil, false, &api.Error{Code: http.StatusTooManyRequests, Message: err.Error()}
+		return nil, false, api.Errorf(http.StatusTooManyRequests, "%v", err)
 	}
 	return listener, asJSON, nil
 }

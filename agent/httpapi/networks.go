@@ -256,7 +256,7 @@ func (h networkHandlers) decide(ctx context.Context, n registry.Network, force b
 		}
 	}
 	if len(reasons) > 0 {
-		return n, statusError(http.StatusConflict, "network %s is left as it is: %s", n.Name, strings.Join(reasons, "; "))
+		return n, api.Errorf(http.StatusConflict, "network %s is left as it is: %s", n.Name, strings.Join(reasons, "; "))
 	}
 	if err := definition.CheckEncryption(c.New, h.backends); err != nil {
 		return n, err // hosts would refuse to carry the network
@@ -389,7 +389,7 @@ func (h networkHandlers) delete(r *http.Request) error {
 			}
 		}
 		if len(hosts) > 0 {
-			return statusError(http.StatusConflict, "network %s is in use by %d hosts (%s): force=true takes it from them",
+			return api.Errorf(http.StatusConflict, "network %s is in use by %d hosts (%s): force=true takes it from them",
 				n.Name, len(hosts), strings.Join(hosts, ", "))
 		}
 	}

@@ -81,9 +81,9 @@ func bodyError(err error) error {
 	var slow net.Error
 	switch {
 	case errors.As(err, &large):
-		return statusError(http.StatusRequestEntityTooLarge, "request body: larger than %d bytes", large.Limit)
+		return api.Errorf(http.StatusRequestEntityTooLarge, "request body: larger than %d bytes", large.Limit)
 	case errors.As(err, &slow) && slow.Timeout():
-		return &api.Error{Code: http.StatusRequestTimeout, Message: "request body: it did not come in time"}
+		return api.Errorf(http.StatusRequestTimeout, "request body: it did not come in time")
 	}
 	return badRequest("request body: %v", err)
 }

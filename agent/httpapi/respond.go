@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -63,7 +62,7 @@ func (p responder) send(w http.ResponseWriter, status int, data []byte) {
 
 // refuse answers with an error.
 func (p responder) refuse(w http.ResponseWriter, status int, format string, args ...any) {
-	p.write(w, status, &api.Error{Code: status, Message: fmt.Sprintf(format, args...)})
+	p.write(w, status, api.Errorf(status, format, args...))
 }
 
 // sendAnswer sends the answer to a query, which many clients may get at the same time.
@@ -131,13 +130,8 @@ func statusOf(err error) int {
 	return http.StatusInternalServerError
 }
 
-// statusError returns an error that is sent with a status of its own.
-func statusError(code int, format string, args ...any) error {
-	return &api.Error{Code: code, Message: fmt.Sprintf(format, args...)}
-}
-
 func badRequest(format string, args ...any) error {
-	return statusError(http.StatusBadRequest, format, args...)
+	return api.Errorf(http.StatusBadRequest, format, args...)
 }
 
 // skippedRecords returns records that cannot be used as the API shows them.

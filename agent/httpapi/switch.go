@@ -44,7 +44,7 @@ func (h networkHandlers) changeSwitch(r *http.Request) (out api.NetworkSwitch, e
 		err = h.checkFollowers(r.Context(), from.Network, changed)
 	}
 	if errors.Is(err, definition.ErrSwitch) {
-		err = statusError(http.StatusConflict, "%v", err)
+		err = api.Errorf(http.StatusConflict, "%v", err)
 	}
 	if err != nil {
 		return out, err

@@ -2,7 +2,6 @@ package network
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"net/netip"
 
@@ -189,10 +188,8 @@ func (r *Runner) Probed() (probe.Host, error) {
 		lease, held, definition = before.Own, true, before.Network
 	}
 	if !held || s.Local.Underlay.Interface == "" {
-		return probe.Host{}, &api.Error{
-			Code:    http.StatusConflict,
-			Message: fmt.Sprintf("network %s cannot be probed yet: %s", r.local.Name, s.Local.State),
-		}
+		return probe.Host{}, api.Errorf(http.StatusConflict,
+			"network %s cannot be probed yet: %s", r.local.Name, s.Local.State)
 	}
 	return probe.Host{
 		Network:    r.local.Name,

@@ -8,7 +8,6 @@ package trace
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -62,15 +61,15 @@ func Locate(h Host, r api.TraceRequest) (Path, error) {
 	}
 	switch {
 	case !r.Source.IsValid() || !r.Destination.IsValid():
-		return p, errBadRequest("source and destination must be addresses")
+		return p, api.Errorf(http.StatusBadRequest, "source and destination must be addresses")
 	case r.Source.Is4() != r.Destination.Is4():
-		return p, errBadRequest("source and destination must be of the same address family")
+		return p, api.Errorf(http.StatusBadRequest, "source and destination must be of the same address family")
 	case r.Source == r.Destination:
-		return p, errBadRequest("source and destination are the same address")
+		return p, api.Errorf(http.StatusBadRequest, "source and destination are the same address")
 	case !slices.Contains([]string{"icmp", "tcp", "udp"}, p.Protocol):
-		return p, errBadRequest("protocol is %q, must be icmp, tcp or udp", r.Protocol)
+		return p, api.Errorf(http.StatusBadRequest, "protocol is %q, must be icmp, tcp or udp", r.Protocol)
 	case (p.Protocol == "icmp") != (r.Port == 0) || r.Port < 0 || r.Port > 65535:
-		return p, errBadRequest("port is %d, must be 1 to 65535 with tcp and udp, and absent with icmp", r.Port)
+		return p, api.Errorf(http.StatusBadRequest, "port is %d, must be 1 to 65535 with tcp and udp, and absent with icmp", r.Port)
 	}
 	unknown := r.Source
 	for _, n := range h.Networks {
@@ -84,21 +83,13 @@ func Locate(h Host, r api.TraceRequest) (Path, error) {
 		}
 		p.Network, p.Source, p.Destination = n, source, destination
 		if !source.IsHere && !destination.IsHere {
-			return p, errNotFound("%s is on %s and %s is on %s: run the command on one of these hosts", r.Source, source.Node,
+			return p, api.Errorf(http.StatusNotFound, "%s is on %s and %s is on %s: run the command on one of these hosts", r.Source, source.Node,
 				r.Destination, destination.Node)
 		}
 		return p, nil
 	}
-	return p, errNotFound("no host of a network of this host has %s in its subnet: `leno lease list` shows the subnets",
+	return p, api.Errorf(http.StatusNotFound, "no host of a network of this host has %s in its subnet: `leno lease list` shows the subnets",
 		unknown)
-}
-
-func errBadRequest(format string, args ...any) error {
-	return &api.Error{Code: http.StatusBadRequest, Message: fmt.Sprintf(format, args...)}
-}
-
-func errNotFound(format string, args ...any) error {
-	return &api.Error{Code: http.StatusNotFound, Message: fmt.Sprintf(format, args...)}
 }
 
 // end finds the host of an address.

@@ -8,7 +8,6 @@
 package lease
 
 import (
-	"fmt"
 	"net/http"
 	"net/netip"
 	"time"
@@ -138,8 +137,5 @@ func (k *Keeper) Reset() {
 
 // noLease returns the refusal of a request to "renew" or "release" a lease that this host does not hold.
 func noLease(network, verb, state string) error {
-	return &api.Error{
-		Code:    http.StatusConflict,
-		Message: fmt.Sprintf("network %s: this host holds no lease to %s: %s", network, verb, state),
-	}
+	return api.Errorf(http.StatusConflict, "network %s: this host holds no lease to %s: %s", network, verb, state)
 }

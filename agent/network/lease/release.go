@@ -54,10 +54,8 @@ func (r *releases) claim(ctx context.Context, claim func() (registry.Lease, erro
 // Release releases this host's lease under the caller's token. It blocks until the store has refused that, or until
 // ConfirmRelease says that the host has left the network.
 func (k *Keeper) Release(ctx context.Context, token string) error {
-	stopped := &api.Error{
-		Code:    http.StatusServiceUnavailable,
-		Message: fmt.Sprintf("network %s: the lease cannot be released now: this host's part in the network is being stopped", k.o.Network),
-	}
+	stopped := api.Errorf(http.StatusServiceUnavailable,
+		"network %s: the lease cannot be released now: this host's part in the network is being stopped", k.o.Network)
 	select {
 	case k.releases.turn <- struct{}{}:
 	case <-k.releases.closed.Done():
@@ -65,7 +63,7 @@ func (k *Keeper) Release(ctx context.Context, token string) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	err := error(stopped)
+	err := stopped
 	func() {
 		defer func() { <-k.releases.turn }()
 		if k.releases.closed.Err() == nil {

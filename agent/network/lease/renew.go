@@ -99,10 +99,7 @@ func (k *Keeper) Renew(ctx context.Context, token string) (api.Renewal, error) {
 	err := k.o.Registry.As(token).Renew(ctx, lease)
 	if errors.Is(err, registry.ErrLeaseLost) {
 		k.ended.Set(lease.Session)
-		return api.Renewal{}, &api.Error{
-			Code:    http.StatusConflict,
-			Message: err.Error() + "; the agent takes the lease back",
-		}
+		return api.Renewal{}, api.Errorf(http.StatusConflict, "%v; the agent takes the lease back", err)
 	}
 	if err != nil {
 		return api.Renewal{}, err
