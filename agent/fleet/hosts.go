@@ -1,13 +1,12 @@
 // Package fleet puts together what one host knows of all hosts of a network, and finds the causes behind what many hosts
 // say of the paths between them.
 //
-// It consists of pure functions. What other hosts say of themselves is a hint: it is bounded, shown as theirs, and a host
-// that lies appears only as the subject of its own lines.
+// It consists of pure functions. What other hosts say of themselves is a hint: agent/hello bounds it, it is shown as
+// theirs, and a host that lies appears only as the subject of its own lines.
 package fleet
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -17,7 +16,7 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// maxLost is how many lost peers of a summary are used.
+// maxLost is how many lost peers a summary has.
 const maxLost = 10
 
 // Known is what this host knows of a network.
@@ -51,7 +50,6 @@ func Hosts(k Known) []api.Host {
 			h.Path = peers[l.Subnet()].Path
 		}
 		if isKnown {
-			summary = bounded(summary)
 			h.Summary = &summary
 		}
 		h.Seen = seen(h)
@@ -63,23 +61,6 @@ func Hosts(k Known) []api.Host {
 			strings.Compare(a.Node, b.Node), slices.CompareFunc(a.Subnets, b.Subnets, netip.Prefix.Compare))
 	})
 	return out
-}
-
-// bounded returns a summary whose texts and numbers are no larger than those of an honest host.
-func bounded(s api.HostSummary) api.HostSummary {
-	s.Version = registry.Shorten(s.Version, 64)
-	s.Reason = registry.Shorten(s.Reason, registry.MaxShownReason)
-	s.Backend, s.PublicIP = registry.Shorten(s.Backend, 64), registry.Shorten(s.PublicIP, 64)
-	if !slices.Contains([]string{api.Passing, api.Warning, api.Critical}, s.Health) {
-		s.Health = ""
-	}
-	s.Peers = max(s.Peers, 0)
-	s.Reached = min(max(s.Reached, 0), s.Peers)
-	s.Lost = slices.Clone(s.Lost[:min(len(s.Lost), maxLost)])
-	for i, name := range s.Lost {
-		s.Lost[i] = registry.Shorten(name, 256)
-	}
-	return s
 }
 
 // seen returns when something was last received from a host: its summary, or the answer to a packet. A path that is lost
@@ -189,7 +170,8 @@ func Summarize(version string, local api.Local, health api.Health, network strin
 	}
 	for _, c := range checks {
 		if c.Status == api.Critical && out.Health != api.Critical || c.Status == api.Warning && out.Health == api.Passing {
-			out.Health, out.Reason = c.Status, fmt.Sprintf("%s: %s", c.Name, c.Reason)
+			out.Health = c.Status
+			out.Reason = registry.Shorten(c.Name+": "+c.Reason, registry.MaxShownReason)
 		}
 	}
 	for _, p := range peers {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -138,8 +139,12 @@ func parseSummary(b []byte) (api.HostSummary, error) {
 // cut returns a summary within its limits: texts may come from another host and are shown to people.
 func cut(s api.HostSummary) api.HostSummary {
 	s.Version, s.Backend, s.PublicIP = text(s.Version, maxWord), text(s.Backend, maxWord), text(s.PublicIP, maxWord)
-	s.Health, s.Reason = text(s.Health, maxWord), text(s.Reason, maxReason)
-	s.MTU, s.Peers, s.Reached = max(s.MTU, 0), max(s.Peers, 0), max(s.Reached, 0)
+	if !slices.Contains([]string{api.Passing, api.Warning, api.Critical}, s.Health) {
+		s.Health = ""
+	}
+	s.Reason = text(s.Reason, maxReason)
+	s.MTU, s.Peers = max(s.MTU, 0), max(s.Peers, 0)
+	s.Reached = min(max(s.Reached, 0), s.Peers)
 	var lost []string
 	for _, name := range s.Lost[:min(len(s.Lost), maxLost)] {
 		lost = append(lost, text(name, maxWord))

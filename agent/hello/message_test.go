@@ -53,8 +53,8 @@ func TestSummaryLimits(t *testing.T) {
 	if s, err := parseSummary(b); err != nil || len(b) > maxSummary || len(s.Lost) == 0 || len(s.Version) != maxWord {
 		t.Errorf("%d bytes, %+v, %v", len(b), s, err)
 	}
-	s, err := parseSummary([]byte(`{"version":"9\u001b[2J\n","at":"2030-01-01T00:00:00Z","mtu":-1,"new":{"a":[1]},"peers":2}`))
-	if want := (api.HostSummary{Version: "9[2J", Peers: 2}); err != nil || !reflect.DeepEqual(s, want) {
+	s, err := parseSummary([]byte(`{"version":"9\u001b[2J\n","at":"2030-01-01T00:00:00Z","mtu":-1,"new":{"a":[1]},"health":"splendid","peers":2,"reached":9}`))
+	if want := (api.HostSummary{Version: "9[2J", Peers: 2, Reached: 2}); err != nil || !reflect.DeepEqual(s, want) {
 		t.Errorf("%+v, %v, want %+v", s, err, want)
 	}
 }
