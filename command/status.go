@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/cli"
 )
@@ -80,12 +81,9 @@ hosts: a warning that packets to them are lost does not count.
 // does not count: a host that is down must not stop the deployment of the others.
 func isHealthy(h api.Health) bool {
 	return h.Ready && !slices.ContainsFunc(faultsOf(h), func(f fault) bool {
-		return f.Status != api.Warning || f.Name != checkPaths
+		return f.Status != api.Warning || f.Name != health.Paths
 	})
 }
-
-// checkPaths is the name of the check of the continuous tests.
-const checkPaths = "paths"
 
 // awaitStatus shows the status once, when everything passes or after the limit.
 func awaitStatus(ctx context.Context, s *cli.Session, limit time.Duration, show func(statusOutput) error) error {
@@ -163,9 +161,9 @@ const maxStatusNetworks = 10
 func testedPaths(h api.Health) (out []string) {
 	for _, n := range h.Networks[:min(len(h.Networks), maxStatusNetworks)] {
 		for _, c := range n.Checks {
-			if c.Name == checkPaths && len(h.Networks) > 1 {
+			if c.Name == health.Paths && len(h.Networks) > 1 {
 				out = append(out, n.Network+": "+c.Reason)
-			} else if c.Name == checkPaths {
+			} else if c.Name == health.Paths {
 				out = append(out, c.Reason)
 			}
 		}
@@ -267,13 +265,8 @@ func faultsOf(h api.Health) []fault {
 	for _, n := range h.Networks {
 		add(n.Network, n.Checks)
 	}
-	slices.SortStableFunc(list, func(a, b fault) int { return severity(b.Status) - severity(a.Status) })
+	slices.SortStableFunc(list, func(a, b fault) int { return health.Severity(b.Status) - health.Severity(a.Status) })
 	return list
-}
-
-// severity ranks statuses, the worst last.
-func severity(status string) int {
-	return slices.Index([]string{api.Passing, api.Warning, api.Critical}, status)
 }
 
 func countStatus(faults []fault, status string) int {
@@ -306,7 +299,9 @@ func writeStatusNetworks(w io.Writer, out statusOutput) {
 	}
 	list := slices.Clone(out.Health.Networks)
 	if len(list) > maxStatusNetworks {
-		slices.SortStableFunc(list, func(a, b api.NetworkHealth) int { return severity(b.Status) - severity(a.Status) })
+		slices.SortStableFunc(list, func(a, b api.NetworkHealth) int {
+			return health.Severity(b.Status) - health.Severity(a.Status)
+		})
 	}
 	var rows [][]string
 	for _, h := range list[:min(len(list), maxStatusNetworks)] {
