@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"net"
 	"net/netip"
@@ -10,6 +9,9 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/net/icmp"
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/agent/retry"
@@ -70,10 +72,12 @@ func sendExpiring(ctx context.Context, protocol string, own netip.Addr, to netip
 	case "tcp":
 		network, d.LocalAddr = "tcp", &net.TCPAddr{IP: own.AsSlice()}
 	case "icmp":
-		network, address, payload = "ip4:icmp", to.Addr().String(), echoRequest()
+		network, address = "ip4:icmp", to.Addr().String()
+		ping := icmp.Message{Type: ipv4.ICMPTypeEcho, Body: &icmp.Echo{ID: 0x1e70, Seq: 1, Data: []byte("leno")}}
 		if to.Addr().Is6() {
-			network, payload[0] = "ip6:ipv6-icmp", 128 // the kernel computes its checksum
+			network, ping.Type = "ip6:ipv6-icmp", ipv6.ICMPTypeEchoRequest // the kernel computes its checksum
 		}
+		payload, _ = ping.Marshal(nil) // it fails for other bodies
 		d.LocalAddr = &net.IPAddr{IP: own.AsSlice()}
 	}
 	conn, err := d.DialContext(ctx, network, address)
@@ -128,18 +132,4 @@ func setOneHop(c syscall.RawConn, v6 bool) error {
 			unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_RECVERR, 1))
 	})
 	return errors.Join(controlled, err)
-}
-
-// echoRequest returns a ping (RFC 792) with its checksum.
-func echoRequest() []byte {
-	b := []byte{8, 0, 0, 0, 0x1e, 0x70, 0, 1, 'l', 'e', 'n', 'o'}
-	var sum uint32
-	for i := 0; i < len(b); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(b[i:]))
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	binary.BigEndian.PutUint16(b[2:], ^uint16(sum))
-	return b
 }

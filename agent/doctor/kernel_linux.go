@@ -78,14 +78,13 @@ func ReadRoutes(pools, own []netip.Prefix) ([]Route, error) {
 			return nil, fmt.Errorf("list routes: %w", err)
 		}
 		for _, r := range list {
-			dst, ok := prefixOf(r.Dst)
-			if !ok || r.Protocol == kernel.Protocol || strings.HasPrefix(names[r.LinkIndex], backend.LinkPrefix) ||
+			dst := kernel.ToPrefix(r.Dst)
+			if dst.Bits() <= 0 || r.Protocol == kernel.Protocol || strings.HasPrefix(names[r.LinkIndex], backend.LinkPrefix) ||
 				!slices.ContainsFunc(pools, dst.Overlaps) {
 				continue
 			}
-			gateway, _ := netip.AddrFromSlice(r.Gw)
 			link := names[r.LinkIndex]
-			out = append(out, Route{Dst: dst, Link: link, Gateway: gateway.Unmap(), Flannel: flannel.IsLink(link),
+			out = append(out, Route{Dst: dst, Link: link, Gateway: kernel.ToAddr(r.Gw), Flannel: flannel.IsLink(link),
 				Connected: r.Protocol == unix.RTPROT_KERNEL,
 				Serves: slices.ContainsFunc(own,
 					func(s netip.Prefix) bool { return s.Bits() <= dst.Bits() && s.Contains(dst.Addr()) })})
@@ -106,15 +105,6 @@ func linkNames() (map[int]string, error) {
 	return names, nil
 }
 
-func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
-	if n == nil {
-		return netip.Prefix{}, false
-	}
-	a, ok := netip.AddrFromSlice(n.IP)
-	bits, _ := n.Mask.Size()
-	return netip.PrefixFrom(a.Unmap(), bits), ok && bits > 0
-}
-
 // ReadOnLinkPrefixes returns the prefixes of the device's addresses.
 func ReadOnLinkPrefixes(link string) ([]netip.Prefix, error) {
 	l, err := netlink.LinkByName(link)
@@ -127,7 +117,7 @@ func ReadOnLinkPrefixes(link string) ([]netip.Prefix, error) {
 	}
 	var out []netip.Prefix
 	for _, a := range addrs {
-		if p, ok := prefixOf(a.IPNet); ok {
+		if p := kernel.ToPrefix(a.IPNet); p.Bits() > 0 {
 			out = append(out, p.Masked())
 		}
 	}
@@ -141,12 +131,7 @@ func FindRefusal(source, dest netip.Addr, link string) (Refusal, bool) {
 	if !source.Is4() || !dest.Is4() || link == "" {
 		return r, false
 	}
-	// The greater value of both applies.
-	for _, device := range []string{"all", link} {
-		if mode, err := kernel.Sysctl("ipv4", "conf", device, "rp_filter"); err == nil {
-			r.Mode = max(r.Mode, mode)
-		}
-	}
+	r.Mode = kernel.ReversePathFilter(link)
 	if r.Mode == "" || r.Mode == "0" {
 		return r, false
 	}
@@ -166,20 +151,27 @@ func FindRefusal(source, dest netip.Addr, link string) (Refusal, bool) {
 
 // MissingCapabilities returns those of CAP_NET_ADMIN and CAP_NET_RAW that the process lacks.
 func MissingCapabilities() ([]string, error) {
-	var data [2]unix.CapUserData
-	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &data[0]); err != nil {
-		return nil, fmt.Errorf("read capabilities: %w", err)
-	}
 	var missing []string
 	for _, c := range []struct {
 		bit  uint
 		name string
 	}{{unix.CAP_NET_ADMIN, "CAP_NET_ADMIN"}, {unix.CAP_NET_RAW, "CAP_NET_RAW"}} {
-		if data[0].Effective&(1<<c.bit) == 0 {
+		if has, err := HasCapability(c.bit); err != nil {
+			return nil, err
+		} else if !has {
 			missing = append(missing, c.name)
 		}
 	}
 	return missing, nil
+}
+
+// HasCapability reports whether the process has a capability, one of the first 32.
+func HasCapability(bit uint) (bool, error) {
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &data[0]); err != nil {
+		return false, fmt.Errorf("read capabilities: %w", err)
+	}
+	return data[0].Effective&(1<<bit) != 0, nil
 }
 
 // AddKernelFacts adds what this host has of the network: its device, routes of others into its pools, and its underlay.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 
@@ -103,7 +102,7 @@ func (h *host) adopt(ctx context.Context) error {
 // isToPeer reports whether a route goes to the subnet of another host through that host's public address, as those of
 // flannel's host-gw do.
 func (h *host) isToPeer(r netlink.Route) bool {
-	dst, via := prefixOf(r.Dst), addrOf(r.Gw)
+	dst, via := kernel.ToPrefix(r.Dst), kernel.ToAddr(r.Gw)
 	for _, l := range h.Leases {
 		if slices.Contains(l.Subnets, dst) && slices.Contains(l.PublicIPs, via) {
 			return true
@@ -138,7 +137,7 @@ func (h *host) giveBack(context.Context) error {
 	for _, r := range routes {
 		isIPv6 := r.Gw != nil && r.Gw.To4() == nil
 		if r.Type == unix.RTN_UNREACHABLE || isIPv6 && overIPv4[r.LinkIndex] {
-			err = errors.Join(err, h.change(Change{Kind: Route, Name: prefixOf(r.Dst).String(), Removed: true}, func() error {
+			err = errors.Join(err, h.change(Change{Kind: Route, Name: kernel.ToPrefix(r.Dst).String(), Removed: true}, func() error {
 				return netlink.RouteDel(&r)
 			}))
 			continue
@@ -171,7 +170,7 @@ func (h *host) routes(protocol netlink.RouteProtocol) (out []netlink.Route, err 
 			return nil, fmt.Errorf("list routes: %w", err)
 		}
 		for _, r := range found {
-			dst := prefixOf(r.Dst)
+			dst := kernel.ToPrefix(r.Dst)
 			if dst.IsValid() && dst.Bits() >= p.Prefix.Bits() && p.Prefix.Contains(dst.Addr()) {
 				out = append(out, r)
 			}
@@ -182,7 +181,7 @@ func (h *host) routes(protocol netlink.RouteProtocol) (out []netlink.Route, err 
 
 // setProtocol changes the protocol of a route in place.
 func (h *host) setProtocol(r netlink.Route, protocol netlink.RouteProtocol) error {
-	c := Change{Kind: Route, Name: prefixOf(r.Dst).String(), Detail: "via " + addrOf(r.Gw).String()}
+	c := Change{Kind: Route, Name: kernel.ToPrefix(r.Dst).String(), Detail: "via " + kernel.ToAddr(r.Gw).String()}
 	return h.change(c, func() error {
 		r.Protocol = protocol
 		r.Flags &= int(netlink.FLAG_ONLINK) // the others are the kernel's answer
@@ -199,18 +198,4 @@ func (h *host) change(c Change, run func() error) error {
 	}
 	h.report.Changes = append(h.report.Changes, c)
 	return nil
-}
-
-func addrOf(ip net.IP) netip.Addr {
-	addr, _ := netip.AddrFromSlice(ip)
-	return addr.Unmap()
-}
-
-// prefixOf returns a route's destination, the zero Prefix for the default route.
-func prefixOf(dst *net.IPNet) netip.Prefix {
-	if dst == nil {
-		return netip.Prefix{}
-	}
-	bits, _ := dst.Mask.Size()
-	return netip.PrefixFrom(addrOf(dst.IP), bits)
 }

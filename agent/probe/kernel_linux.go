@@ -4,14 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"strconv"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
 )
 
 // readKernel gathers what a plan needs to know, in the calling thread's network namespace. Its result looks up routes
@@ -27,7 +25,7 @@ func readKernel(h Host) (s kernelState, done func(), err error) {
 		handle.Close()
 		return s, nil, fmt.Errorf("list addresses: %w", err)
 	}
-	s = kernelState{local: map[netip.Addr]bool{}, strictFilter: isStrictFilter(h.Underlay.Interface)}
+	s = kernelState{local: map[netip.Addr]bool{}, strictFilter: kernel.ReversePathFilter(h.Underlay.Interface) == "1"}
 	for _, a := range list {
 		if addr, ok := netip.AddrFromSlice(a.IP); ok {
 			s.local[addr.Unmap()] = true
@@ -54,17 +52,4 @@ func readKernel(h Host) (s kernelState, done func(), err error) {
 		return routes[0].MTU
 	}
 	return s, handle.Close, nil
-}
-
-// isStrictFilter reports whether the kernel drops IPv4 packets that arrive on another device than the one their answers
-// would leave by: the higher of the value for all devices and the device's own applies (ip-sysctl.rst).
-func isStrictFilter(device string) bool {
-	highest := 0
-	for _, name := range []string{"all", device} {
-		text, err := os.ReadFile("/proc/sys/net/ipv4/conf/" + name + "/rp_filter")
-		if n, bad := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && bad == nil {
-			highest = max(highest, n)
-		}
-	}
-	return highest == 1
 }

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/agent/retry"
 )
 
 // ErrNoCapability reports that this process may not open the sockets of a probe.
@@ -332,7 +334,7 @@ func (s *sockets) waitForTurn(ctx context.Context) bool {
 	if wait < time.Millisecond { // too short for timers, and it evens out
 		return ctx.Err() == nil
 	}
-	return sleep(ctx, wait)
+	return retry.Sleep(ctx, wait) == nil
 }
 
 // reserve reserves a sequence number that no other pending packet has.

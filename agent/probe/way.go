@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/api"
 )
 
@@ -92,7 +93,7 @@ func (m *measurement) probeByError(ctx context.Context) bool {
 func (m *measurement) probeSizes(ctx context.Context) {
 	small, full := &m.out.Small, &m.out.Full
 	m.sendSeries(ctx, small)
-	if small.Answered == 0 && len(m.way.hostPrefixes) > 0 && sleep(ctx, errorPause) {
+	if small.Answered == 0 && len(m.way.hostPrefixes) > 0 && retry.Sleep(ctx, errorPause) == nil {
 		*small = api.ProbedSize{Bytes: small.Bytes}
 		if m.probeByError(ctx) {
 			return
@@ -103,7 +104,7 @@ func (m *measurement) probeSizes(ctx context.Context) {
 		return
 	}
 	m.out.Largest = small.Bytes
-	if full.Bytes <= small.Bytes || m.out.Answer != echoReply && !sleep(ctx, errorPause) {
+	if full.Bytes <= small.Bytes || m.out.Answer != echoReply && retry.Sleep(ctx, errorPause) != nil {
 		return
 	}
 	m.sendSeries(ctx, full)
@@ -269,15 +270,3 @@ func milliseconds(n int) time.Duration { return time.Duration(n) * time.Millisec
 func toMS(d time.Duration) float64 { return round(float64(d) / float64(time.Millisecond)) }
 
 func round(ms float64) float64 { return math.Round(ms*1000) / 1000 }
-
-// sleep returns false when ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}

@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/lenonet/leno/agent/doctor"
 	"github.com/lenonet/leno/agent/probe"
 	"github.com/lenonet/leno/backend/kernel"
 )
@@ -72,7 +73,7 @@ type namespace struct {
 // findNamespaces returns the network namespaces with an address on a device that is connected to one of this host's
 // namespace. Other namespaces of this machine may have the same address.
 func (r reader) findNamespaces(addr netip.Addr) (out []namespace, err error) {
-	if !canEnterNamespaces() {
+	if has, err := doctor.HasCapability(unix.CAP_SYS_ADMIN); err != nil || !has {
 		return nil, errors.New("this process may not look into containers, which takes CAP_SYS_ADMIN")
 	}
 	own, err := os.Open("/proc/thread-self/ns/net")
@@ -86,13 +87,6 @@ func (r reader) findNamespaces(addr netip.Addr) (out []namespace, err error) {
 		}
 	}
 	return out, nil
-}
-
-// canEnterNamespaces reports whether this process has the right to enter namespaces.
-func canEnterNamespaces() bool {
-	var data [2]unix.CapUserData
-	err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &data[0])
-	return err == nil && data[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
 }
 
 // namespacePaths returns a path of each network namespace but own: those with a name first.

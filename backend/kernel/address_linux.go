@@ -35,7 +35,7 @@ func (t *addresses) list() (map[netip.Prefix]Address, error) {
 	}
 	entries := map[netip.Prefix]Address{}
 	for _, a := range found {
-		addr := toAddr(a.IP)
+		addr := ToAddr(a.IP)
 		if !addr.IsValid() || addr.Is6() && addr.IsLinkLocalUnicast() {
 			continue
 		}

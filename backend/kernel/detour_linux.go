@@ -116,7 +116,7 @@ func (f *detourFinder) containers() (out []flow, err error) {
 		return nil, err
 	}
 	for _, a := range addrs {
-		own := toAddr(a.IP)
+		own := ToAddr(a.IP)
 		if !slices.ContainsFunc(f.query.Subnets, func(s netip.Prefix) bool {
 			return s.Contains(own) && s.Contains(own.Next())
 		}) {
@@ -181,7 +181,7 @@ func isOwn(route netlink.Route, p backend.Peer, subnet netip.Prefix) bool {
 	switch {
 	case route.Flags&unix.RTM_F_CLONED != 0: // Linux before 4.13 does not say which route it is
 	case route.Protocol == Protocol:
-	case slices.Contains(p.PublicIPs, toAddr(route.Gw)):
+	case slices.Contains(p.PublicIPs, ToAddr(route.Gw)):
 	case route.Table == unix.RT_TABLE_MAIN && bits(route.Dst) < subnet.Bits():
 	default:
 		return false

@@ -138,7 +138,7 @@ func (h *Handle) HasAddr(link int, addr netip.Addr) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("list addresses: %w", err)
 	}
-	return slices.ContainsFunc(found, func(a netlink.Addr) bool { return toAddr(a.IP) == addr }), nil
+	return slices.ContainsFunc(found, func(a netlink.Addr) bool { return ToAddr(a.IP) == addr }), nil
 }
 
 // indexed returns a link of which only the index is known.

@@ -52,10 +52,10 @@ func LookUpRoute(handle *netlink.Handle, q RouteQuery) (FoundRoute, error) {
 	if err != nil {
 		return out, err
 	}
-	out.Table, out.Link, out.Via = r.Table, f.linkName(r.LinkIndex), toAddr(r.Gw)
+	out.Table, out.Link, out.Via = r.Table, f.linkName(r.LinkIndex), ToAddr(r.Gw)
 	out.Own, out.Local = r.Protocol == Protocol, r.Type == unix.RTN_LOCAL
 	if r.Dst != nil {
-		out.Dst = netip.PrefixFrom(toAddr(r.Dst.IP), bits(r.Dst))
+		out.Dst = ToPrefix(r.Dst)
 	} else if r.Flags&unix.RTM_F_CLONED == 0 {
 		out.Dst = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 		if q.Dst.Is6() {

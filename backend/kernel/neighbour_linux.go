@@ -36,7 +36,7 @@ func (t *neighbours) list() (map[NeighbourKey]MAC, error) {
 			return nil, err
 		}
 		for _, n := range found {
-			addr := toAddr(n.IP)
+			addr := ToAddr(n.IP)
 			if n.State&unix.NUD_PERMANENT == 0 || !addr.IsValid() {
 				continue
 			}
@@ -117,7 +117,7 @@ func (t *fdb) list() (map[FDBKey]FDB, error) {
 		var extra phrase
 		extra.add(n.State&unix.NUD_PERMANENT == 0, "state %d", n.State)
 		extra.add(n.VNI != 0, "vni %d", n.VNI)
-		entries[key] = FDB{Dst: toAddr(n.IP), Extra: extra.String()}
+		entries[key] = FDB{Dst: ToAddr(n.IP), Extra: extra.String()}
 	}
 	t.h.fdb = len(entries)
 	return entries, err

@@ -70,10 +70,10 @@ func (t *routes) list() (map[RouteKey]Route, error) {
 
 // fromKernel converts a listed route. ok is false for a route that cannot be one of ours.
 func fromKernel(r netlink.Route) (RouteKey, Route, bool) {
-	if r.Dst == nil || !toAddr(r.Dst.IP).IsValid() {
+	key := RouteKey{Dst: ToPrefix(r.Dst), Metric: uint32(r.Priority)}
+	if !key.Dst.IsValid() {
 		return RouteKey{}, Route{}, false
 	}
-	key := RouteKey{Dst: netip.PrefixFrom(toAddr(r.Dst.IP), bits(r.Dst)), Metric: uint32(r.Priority)}
 	if key.Dst.Addr().Is6() && key.Metric == ipv6DefaultMetric {
 		key.Metric = 0
 	}
@@ -83,8 +83,8 @@ func fromKernel(r netlink.Route) (RouteKey, Route, bool) {
 		return key, route, true
 	}
 	route.Link = r.LinkIndex
-	route.Via = toAddr(r.Gw)
-	route.Src = toAddr(r.Src)
+	route.Via = ToAddr(r.Gw)
+	route.Src = ToAddr(r.Src)
 	route.MTU = r.MTU
 	route.Onlink = r.Flags&int(netlink.FLAG_ONLINK) != 0
 	return key, route, true
@@ -214,7 +214,16 @@ func routeRequest(kind, flags int, key RouteKey, r Route) *nl.NetlinkRequest {
 	return req
 }
 
-func toAddr(ip net.IP) netip.Addr {
+// ToAddr returns an address of the kernel as a netip.Addr, the zero Addr for nil.
+func ToAddr(ip net.IP) netip.Addr {
 	addr, _ := netip.AddrFromSlice(ip)
 	return addr.Unmap()
+}
+
+// ToPrefix returns a prefix of the kernel as a netip.Prefix, the zero Prefix for nil.
+func ToPrefix(n *net.IPNet) netip.Prefix {
+	if n == nil {
+		return netip.Prefix{}
+	}
+	return netip.PrefixFrom(ToAddr(n.IP), bits(n))
 }

@@ -79,7 +79,7 @@ func (t *rules) list() (map[PoolRule]struct{}, error) {
 			if r.Protocol != Protocol || r.Dst == nil {
 				continue
 			}
-			dst := netip.PrefixFrom(toAddr(r.Dst.IP), bits(r.Dst))
+			dst := ToPrefix(r.Dst)
 			if isWithin(dst, t.pools) {
 				entries[PoolRule{dst, Rule{r.Priority, ruleText(r)}}] = struct{}{}
 			}

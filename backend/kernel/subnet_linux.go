@@ -25,7 +25,7 @@ func LinksInto(subnet netip.Prefix) (names []string, err error) {
 	}
 	for _, a := range found {
 		bits, of := a.Mask.Size()
-		if bits == of || !subnet.Contains(toAddr(a.IP)) {
+		if bits == of || !subnet.Contains(ToAddr(a.IP)) {
 			continue
 		}
 		if link, err := net.InterfaceByIndex(a.LinkIndex); err == nil { // otherwise it is gone again

@@ -20,6 +20,17 @@ func Sysctl(parts ...string) (string, error) {
 	return strings.TrimSpace(string(data)), nil
 }
 
+// ReversePathFilter returns the rp_filter that applies to IPv4 packets that arrive on a device, "1" if it is strict: the
+// larger of the device's own and of "all" (ip-sysctl). It returns "" if neither can be read.
+func ReversePathFilter(link string) (mode string) {
+	for _, device := range []string{"all", link} {
+		if value, err := Sysctl("ipv4", "conf", device, "rp_filter"); err == nil {
+			mode = max(mode, value)
+		}
+	}
+	return mode
+}
+
 // AcceptAsymmetric makes the kernel accept IPv4 packets on a device although the route to their source leads to another
 // one, and reports whether it changed anything. It sets the device's rp_filter to 2 (loose) if the filter is strict
 // there, which is when the larger of that and of "all" is 1 (ip-sysctl). A host without a strict filter is left as it

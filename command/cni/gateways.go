@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/backend/kernel"
 )
 
 // removeStaleAddresses removes addresses of the host's earlier subnets from the gateways' device.
@@ -26,10 +27,7 @@ func removeStaleAddresses(d delegation, f facts) error {
 	}
 	var have []netip.Prefix
 	for _, a := range addrs {
-		ones, _ := a.Mask.Size()
-		if ip, ok := netip.AddrFromSlice(a.IP); ok {
-			have = append(have, netip.PrefixFrom(ip.Unmap(), ones))
-		}
+		have = append(have, kernel.ToPrefix(a.IPNet))
 	}
 	var recorded recordedGateways
 	if !d.Own {
