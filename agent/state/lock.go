@@ -133,9 +133,6 @@ func lockDataDir(dir string) (unlock func() error, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("data_dir: %w", err)
 	}
-	if info, err := f.Stat(); err == nil && info.Mode().Perm() != 0o600 {
-		_ = f.Chmod(0o600) // an earlier version let everybody read it; a file system may refuse
-	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		err = errors.Join(fmt.Errorf("data_dir %s: %w: %w", dir, ErrLocked, err), f.Close())
 		return nil, err
