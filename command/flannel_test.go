@@ -67,7 +67,7 @@ func TestReserveFor(t *testing.T) {
 		if err := reserveFor(t.Context(), reg, config.Config{NodeName: configured}, n, l); err != nil {
 			t.Fatal(err)
 		}
-		set, err := reg.Reservations(t.Context(), n)
+		set, _, err := reg.WatchReservations(t.Context(), n, 0)
 		if err != nil || len(set.Reservations) != 1 || set.Reservations[0].Node != want || set.Reservations[0].Subnet != l.Subnet() {
 			t.Errorf("%+v, %v", set, err)
 		}

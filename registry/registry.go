@@ -145,13 +145,11 @@ type Reservations interface {
 	// is none.
 	RemoveReservation(ctx context.Context, network string, subnet netip.Prefix) error
 
-	// Reservations returns the reservations sorted by slot, with the records it had to skip. For a network that is not
-	// defined, n only has a name: then the reservations have no slots and are sorted by subnet.
-	Reservations(ctx context.Context, n Network) (ReservationSet, error)
-
-	// WatchReservations blocks until the index of n's reservations differs from after and returns what Reservations
-	// returns. With after 0 it reads them again and returns at once. With Known it returns at once what this client already
-	// knows, if it follows the store. When there are no reservations, it may return although nothing changed.
+	// WatchReservations blocks until the index of n's reservations differs from after. It returns them sorted by slot, with
+	// the records it had to skip. For a network that is not defined, n only has a name: then the reservations have no slots
+	// and are sorted by subnet. With after 0 it reads them again and returns at once. With Known it returns at once what
+	// this client already knows, if it follows the store. When there are no reservations, it may return although nothing
+	// changed.
 	WatchReservations(ctx context.Context, n Network, after uint64) (ReservationSet, uint64, error)
 }
 

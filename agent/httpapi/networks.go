@@ -183,7 +183,7 @@ func (h networkHandlers) planChange(ctx context.Context, n registry.Network,
 	old, err := h.readBase(ctx, h.store, n.Name)
 	switch {
 	case errors.Is(err, registry.ErrNetworkNotFound):
-		left, err := h.store.Reservations(ctx, registry.Network{Name: n.Name})
+		left, _, err := h.store.WatchReservations(ctx, registry.Network{Name: n.Name}, 0)
 		c.Leftover = reservations(left)
 		return c, err
 	case errors.Is(err, registry.ErrInvalid):
@@ -199,7 +199,7 @@ func (h networkHandlers) planChange(ctx context.Context, n registry.Network,
 	if err != nil {
 		return c, err
 	}
-	kept, err := h.store.Reservations(ctx, c.Old)
+	kept, _, err := h.store.WatchReservations(ctx, c.Old, 0)
 	c.Leases, c.BadRecords, c.Reservations = set.Leases, set.Bad, kept.Reservations
 	if c.Lost {
 		c.Leftover = reservations(kept)

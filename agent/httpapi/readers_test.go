@@ -91,11 +91,6 @@ func (s countingStore) WatchReservations(ctx context.Context, n registry.Network
 	return s.Registry.WatchReservations(ctx, n, after)
 }
 
-func (s countingStore) Reservations(ctx context.Context, n registry.Network) (registry.ReservationSet, error) {
-	s.reads.Add(1)
-	return s.Registry.Reservations(ctx, n)
-}
-
 // TestManyReaders: hundreds of readers of every list cost the store one watch for each list that has one, and a change
 // of a list answers all of its readers soon.
 func TestManyReaders(t *testing.T) {

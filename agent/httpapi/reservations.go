@@ -141,7 +141,7 @@ func (h reservationHandlers) delete(r *http.Request) error {
 // listOthers returns an error about a reservation that does not exist, with those that do. It returns missing if
 // neither the network nor any reservation exists.
 func (h reservationHandlers) listOthers(ctx context.Context, n registry.Network, err, missing error) error {
-	set, unread := h.store.Reservations(ctx, n)
+	set, _, unread := h.store.WatchReservations(ctx, n, 0)
 	if unread != nil {
 		return err
 	}

@@ -49,7 +49,7 @@ func TestRefusedNetworkKeepsNothing(t *testing.T) {
 			agenttest.WantCode(t, tt.name, err, tt.code, tt.words...)
 			plan, err := registry.Plan{{Prefix: n.Pools[0].Prefix}}.Normalize()
 			must(t, err)
-			set, err := h.store.Client().Reservations(ctx, registry.Network{Name: n.Name, Plan: plan})
+			set, _, err := h.store.Client().WatchReservations(ctx, registry.Network{Name: n.Name, Plan: plan}, 0)
 			must(t, err)
 			if len(set.Reservations) != 0 {
 				t.Errorf("reservations %+v", set.Reservations)

@@ -110,7 +110,9 @@ func calls() []call {
 		{name: "WatchLease after", blocks: true, do: func(ctx context.Context, c *Client, f *fixture) error {
 			return errOf(c.WatchLease(ctx, f.network, f.held.Subnet(), f.watchedOwn))
 		}},
-		{name: "Reservations", do: func(ctx context.Context, c *Client, f *fixture) error { return errOf2(c.Reservations(ctx, f.network)) }},
+		{name: "WatchReservations", do: func(ctx context.Context, c *Client, f *fixture) error {
+			return errOf(c.WatchReservations(ctx, f.network, 0))
+		}},
 		{name: "Renew", writes: true, do: func(ctx context.Context, c *Client, f *fixture) error { return c.Renew(ctx, f.held) }},
 		{name: "PutNetwork", writes: true, do: func(ctx context.Context, c *Client, _ *fixture) error {
 			return c.PutNetwork(ctx, network("new", "10.9.0.0/16"))

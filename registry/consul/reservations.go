@@ -18,15 +18,6 @@ type reservationStore struct {
 	networks networkStore
 }
 
-// Reservations implements registry.Reservations.
-func (rs reservationStore) Reservations(
-	ctx context.Context, n registry.Network,
-) (set registry.ReservationSet, err error) {
-	defer func() { err = registry.Wrap(err, "reservations of network %s", n.Name) }()
-	set, _, err = rs.list(ctx, n)
-	return set, err
-}
-
 // emptyPause is how many times longer a watch without reservations pauses than a watch of a tree that changes: 5 s, by
 // which the first reservation is seen later.
 const emptyPause = 20

@@ -86,7 +86,7 @@ func TestKeptInterrupted(t *testing.T) {
 			if tt.stay {
 				want = len(kept)
 			}
-			set, err := s.open(t).Reservations(testContext(t), n)
+			set, _, err := s.open(t).WatchReservations(testContext(t), n, 0)
 			if err != nil || len(set.Reservations) != want {
 				t.Errorf("%d reservations, %v, want %d", len(set.Reservations), err, want)
 			}
@@ -168,7 +168,7 @@ func TestKeptMany(t *testing.T) {
 	if requests, _ := proxy.count(); requests > 40 {
 		t.Errorf("%d requests for %d reservations", requests, len(kept))
 	}
-	set, err := s.open(t).Reservations(testContext(t), n)
+	set, _, err := s.open(t).WatchReservations(testContext(t), n, 0)
 	if err != nil || len(set.Reservations) != len(kept) {
 		t.Errorf("%d reservations, %v", len(set.Reservations), err)
 	}

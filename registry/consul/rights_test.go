@@ -151,7 +151,7 @@ func TestRightsOfLists(t *testing.T) {
 			t.Fatal(err)
 		}
 		acquire(t, c, n, 1)
-		if _, err := c.Reservations(testContext(t), n); err != nil {
+		if _, _, err := c.WatchReservations(testContext(t), n, 0); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -58,7 +58,7 @@ func TestLeastPrivilege(t *testing.T) {
 		"withdraw":  c.Withdraw(ctx, registry.Service{Name: "leno", ID: "leno-test"}),
 		"networks":  errOf(c.WatchNetworks(ctx, 0)),
 		"leases":    errOf(c.WatchLeases(ctx, n, 0)),
-		"reserved":  func() error { _, err := c.Reservations(ctx, n); return err }(),
+		"reserved":  errOf(c.WatchReservations(ctx, n, 0)),
 		"reacquire": errOf2(c.Acquire(ctx, n, claim(0))),
 	} {
 		if err != nil {
@@ -104,7 +104,7 @@ func TestDeniedEverywhere(t *testing.T) {
 				"watch networks":     errOf(r.WatchNetworks(ctx, 0)),
 				"watch leases":       errOf(r.WatchLeases(ctx, n, 0)),
 				"watch lease":        errOf(r.WatchLease(ctx, n, l.Subnet(), 0)),
-				"reservations":       errOf2(r.Reservations(ctx, n)),
+				"reservations":       errOf(r.WatchReservations(ctx, n, 0)),
 				"add reservation":    r.AddReservation(ctx, n, registry.Reservation{Subnet: n.Plan.Subnets(8)[0], Node: "y"}, false),
 				"remove reservation": r.RemoveReservation(ctx, n.Name, n.Plan.Subnets(9)[0]),
 			} {

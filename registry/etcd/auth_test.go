@@ -117,7 +117,7 @@ func TestReader(t *testing.T) {
 		if set, _, err := r.WatchLeases(ctx, n, 0); err != nil || len(set.Leases) != 1 {
 			t.Errorf("%+v, %v", set, err)
 		}
-		if _, err := r.Reservations(ctx, n); err != nil {
+		if _, _, err := r.WatchReservations(ctx, n, 0); err != nil {
 			t.Error(err)
 		}
 		if holders, err := r.Holders(ctx, n.Name); err != nil || len(holders) != 1 {

@@ -262,7 +262,7 @@ func TestTakenOverFromFlannel(t *testing.T) {
 			if err != nil || resp.Kvs[0].Lease == 0 {
 				t.Errorf("%+v, %v", resp, err)
 			}
-			reservations, err := c.Reservations(testContext(t), n)
+			reservations, _, err := c.WatchReservations(testContext(t), n, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -449,7 +449,7 @@ func TestFlannelReservation(t *testing.T) {
 	if err != nil || l.Slot != 3 {
 		t.Fatalf("its host got %+v, %v", l, err)
 	}
-	if set, err := c.Reservations(testContext(t), n); err != nil || len(set.Reservations) != 1 || set.Reservations[0].Node != "host-1" {
+	if set, _, err := c.WatchReservations(testContext(t), n, 0); err != nil || len(set.Reservations) != 1 || set.Reservations[0].Node != "host-1" {
 		t.Errorf("%+v, %v", set, err)
 	}
 }

@@ -177,7 +177,7 @@ func TestDefinitionWithoutAnswer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if set, err := c.Reservations(testContext(t), got); err != nil || len(set.Reservations) != 1 {
+			if set, _, err := c.WatchReservations(testContext(t), got, 0); err != nil || len(set.Reservations) != 1 {
 				t.Errorf("%+v, %v", set, err)
 			}
 			acquire(t, c, got, claimOn(got, 1, 10))

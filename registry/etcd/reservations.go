@@ -144,12 +144,6 @@ func (c *Client) RemoveReservation(ctx context.Context, network string, subnet n
 	return registry.Wrap(err, "remove reservation %s in network %s", subnet, network)
 }
 
-// Reservations implements registry.Reservations.
-func (c *Client) Reservations(ctx context.Context, n registry.Network) (registry.ReservationSet, error) {
-	set, _, err := c.WatchReservations(ctx, n, 0)
-	return set, err
-}
-
 // WatchReservations implements registry.Reservations.
 func (c *Client) WatchReservations(ctx context.Context, n registry.Network, after uint64) (
 	registry.ReservationSet, uint64, error) {

@@ -206,7 +206,7 @@ func TestPaused(t *testing.T) {
 	calls := map[string]func(ctx context.Context) error{
 		"WatchLeases":   func(ctx context.Context) error { _, _, err := c.WatchLeases(ctx, n, index); return err },
 		"WatchNetworks": func(ctx context.Context) error { _, _, err := c.WatchNetworks(ctx, 0); return err },
-		"Reservations":  func(ctx context.Context) error { _, err := c.Reservations(ctx, n); return err },
+		"Reservations":  func(ctx context.Context) error { _, _, err := c.WatchReservations(ctx, n, 0); return err },
 		"Acquire":       func(ctx context.Context) error { _, err := c.Acquire(ctx, n, claim(3)); return err },
 		"PutNetwork":    func(ctx context.Context) error { return c.PutNetwork(ctx, n) },
 		"Revoke":        func(ctx context.Context) error { return c.Revoke(ctx, n.Name, l2.Subnet()) },

@@ -383,12 +383,9 @@ func testUnsupported(t *testing.T, c *cluster) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if set, err := a.Reservations(ctx, n); err != nil || len(set.Reservations) > 0 {
-		t.Errorf("reservations %+v, %v", set, err)
-	}
-	_, index, err := a.WatchReservations(ctx, n, 0)
-	if err != nil {
-		t.Fatal(err)
+	set, index, err := a.WatchReservations(ctx, n, 0)
+	if err != nil || len(set.Reservations) > 0 {
+		t.Fatalf("reservations %+v, %v", set, err)
 	}
 	limited, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()

@@ -61,11 +61,6 @@ func (c *Client) RemoveReservation(_ context.Context, _ string, subnet netip.Pre
 	return assigned("remove reservation", subnet)
 }
 
-// Reservations returns an empty set.
-func (c *Client) Reservations(context.Context, registry.Network) (registry.ReservationSet, error) {
-	return registry.ReservationSet{}, nil
-}
-
 // WatchReservations returns an empty set with index 1, and blocks until ctx ends after that.
 func (c *Client) WatchReservations(ctx context.Context, _ registry.Network, after uint64) (
 	registry.ReservationSet, uint64, error) {

@@ -83,15 +83,6 @@ func (c *Client) RemoveReservation(ctx context.Context, network string, subnet n
 	}), "remove reservation %s in network %s", subnet, network)
 }
 
-// Reservations implements registry.Reservations.
-func (c *Client) Reservations(ctx context.Context, n registry.Network) (set registry.ReservationSet, err error) {
-	err = c.store.do(ctx, func() error {
-		set, _ = c.store.reservationsLocked(n)
-		return nil
-	})
-	return set, registry.Wrap(err, "reservations of network %s", n.Name)
-}
-
 // WatchReservations implements registry.Reservations.
 func (c *Client) WatchReservations(
 	ctx context.Context, n registry.Network, after uint64,

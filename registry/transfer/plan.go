@@ -67,7 +67,7 @@ func (c *copier) planNetwork(ctx context.Context, n registry.Network) (Network, 
 	if err != nil {
 		return out, nil, fmt.Errorf("source: %w", err)
 	}
-	reservations, err := c.from.Reservations(ctx, n)
+	reservations, _, err := c.from.WatchReservations(ctx, n, 0)
 	if err != nil {
 		return out, nil, fmt.Errorf("source: %w", err)
 	}
@@ -189,7 +189,7 @@ func (c *copier) compare(ctx context.Context, n *Network) (registry.Situation, e
 	if err != nil {
 		return view, fmt.Errorf("destination: %w", err)
 	}
-	reservations, err := c.to.Reservations(ctx, view.Network)
+	reservations, _, err := c.to.WatchReservations(ctx, view.Network, 0)
 	if err != nil {
 		return view, fmt.Errorf("destination: %w", err)
 	}

@@ -235,7 +235,7 @@ func TestStores(t *testing.T) {
 	change(t.Context(), openEtcd(), n, 2)
 	change(t.Context(), openEtcd(), n, 3)
 	copyAll(openConsul(), openEtcd(), transfer.Present)
-	set, err := from.Reservations(t.Context(), n)
+	set, _, err := from.WatchReservations(t.Context(), n, 0)
 	must(t, err)
 	if len(set.Reservations) != 1 {
 		t.Errorf("reservations %+v", set)

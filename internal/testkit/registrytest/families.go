@@ -42,7 +42,7 @@ var familyTests = []test{
 		s.ok(r.AddReservation(s.ctx(), n, reservation, false))
 		reservation.Subnet = subnets[0]
 		s.ok(r.AddReservation(s.ctx(), n, reservation, false))
-		set, err := r.Reservations(s.ctx(), n)
+		set, _, err := r.WatchReservations(s.ctx(), n, 0)
 		s.ok(err)
 		if len(set.Reservations) != 1 || set.Reservations[0].Subnet != subnets[0] || set.Reservations[0].Slot != 34 {
 			s.Fatalf("got %+v", set)

@@ -152,7 +152,7 @@ var keptTests = []test{
 		s.store.Put(s.T, s.reservationKey(n, 30), []byte(`{`))
 		nameless := registry.Network{Name: n.Name}
 		list := func() []string {
-			set, err := r.Reservations(s.ctx(), nameless)
+			set, _, err := r.WatchReservations(s.ctx(), nameless, 0)
 			s.ok(err)
 			var out []string
 			for _, v := range set.Reservations {
@@ -185,7 +185,7 @@ func (s *suite) kept(n registry.Network, first uint64, count int) []registry.Res
 
 func (s *suite) wantKept(n registry.Network, kept []registry.Reservation) {
 	s.Helper()
-	set, err := s.open().Reservations(s.ctx(), n)
+	set, _, err := s.open().WatchReservations(s.ctx(), n, 0)
 	s.ok(err)
 	got, want := map[string]string{}, map[string]string{}
 	for _, v := range set.Reservations {

@@ -120,14 +120,14 @@ var malformedTests = []test{
 		}
 		nested := s.key("reservations", n.Name, "deep", "key")
 		s.store.Put(s.T, nested, []byte(`{}`))
-		set, err := r.Reservations(s.ctx(), n)
+		set, _, err := r.WatchReservations(s.ctx(), n, 0)
 		s.ok(err)
 		s.equal("slots", reservedSlots(set), []uint64{3})
 		s.equal("bad", badKeys(set.Bad), append(keys, nested))
 		for i := range keys {
 			s.ok(r.RemoveReservation(s.ctx(), n.Name, n.Plan.Subnets(uint64(10 + i))[0]))
 		}
-		if set, err = r.Reservations(s.ctx(), n); err != nil || len(set.Bad) != 1 {
+		if set, _, err = r.WatchReservations(s.ctx(), n, 0); err != nil || len(set.Bad) != 1 {
 			s.Fatalf("bad records left: %v, %v", set.Bad, err)
 		}
 	}},

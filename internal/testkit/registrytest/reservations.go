@@ -20,7 +20,7 @@ var reservationTests = []test{
 			s.ok(r.AddReservation(s.ctx(), n, byName, false))
 			s.ok(other.AddReservation(s.ctx(), n, byID, false))
 		}
-		set, err := other.Reservations(s.ctx(), n)
+		set, _, err := other.WatchReservations(s.ctx(), n, 0)
 		s.ok(err)
 		s.equal("slots", reservedSlots(set), []uint64{20, 100})
 		byID.Network, byID.Slot, byID.ModifyIndex = n.Name, 20, set.Reservations[0].ModifyIndex
@@ -31,7 +31,7 @@ var reservationTests = []test{
 
 		s.ok(r.RemoveReservation(s.ctx(), n.Name, byName.Subnet))
 		s.wantErr(r.RemoveReservation(s.ctx(), n.Name, byName.Subnet), registry.ErrReservationNotFound)
-		set, err = r.Reservations(s.ctx(), n)
+		set, _, err = r.WatchReservations(s.ctx(), n, 0)
 		s.ok(err)
 		s.equal("slots", reservedSlots(set), []uint64{20})
 	}},
@@ -91,7 +91,7 @@ var reservationTests = []test{
 				(&suite{T: t, store: s.store}).wantErr(r.AddReservation(s.ctx(), n, tt.give, false), tt.want)
 			})
 		}
-		set, err := r.Reservations(s.ctx(), n)
+		set, _, err := r.WatchReservations(s.ctx(), n, 0)
 		s.ok(err)
 		s.equal("slots", reservedSlots(set), []uint64{9, 10})
 		other := s.network("default-2", wide)
@@ -259,7 +259,7 @@ func (s *suite) outlives(kept func(registry.Claim) registry.Reservation, renew f
 			r = s.open()
 		}
 	}
-	set, err := r.Reservations(s.ctx(), n)
+	set, _, err := r.WatchReservations(s.ctx(), n, 0)
 	s.ok(err)
 	s.equal("reserved", reservedSlots(set), []uint64{40})
 }

@@ -208,7 +208,7 @@ var unusableTests = []test{
 		other := []byte(`{"later":[],"version":1,"subnet":"10.5.201.0/24","node_id":"y"}`)
 		s.store.Put(s.T, s.key("reservations", n.Name, "10.5.201.0-24"), other)
 		reasons := s.putUnusable(unusableReservations, "reservations", n.Name)
-		set, err := s.open().Reservations(s.ctx(), n)
+		set, _, err := s.open().WatchReservations(s.ctx(), n, 0)
 		s.ok(err)
 		s.equal("slots", reservedSlots(set), []uint64{200, 201})
 		s.named(set.Bad, reasons)
