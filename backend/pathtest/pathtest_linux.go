@@ -1,3 +1,5 @@
+// Package pathtest finds out whether packets over a device arrive: it sends test packets to peers and recognizes the
+// answers.
 package pathtest
 
 import (
@@ -25,6 +27,15 @@ const (
 	// testHops is the number of hops that a packet to the peer itself may make.
 	testHops = 64
 )
+
+// A Packet is sent to an address of a peer, and to one behind the peer, which answers that the packet may make no more
+// hops: its firewall may drop what is for the host itself.
+type Packet struct {
+	ID       uint64
+	From, To netip.Addr
+	Behind   netip.Addr
+	Via      netip.Addr // the neighbour on the device to which it is sent
+}
 
 // Tester sends and receives test packets below the firewall, so that rules about this host do not apply to them. It
 // opens its socket in the network namespace of the thread that calls Test first.
