@@ -3,7 +3,6 @@ package backend
 import (
 	"crypto/sha256"
 	"encoding/base32"
-	"encoding/json"
 	"strings"
 )
 
@@ -79,26 +78,4 @@ func suffixedLinkName(network, suffix string) string {
 func linkHash(network string) string {
 	sum := sha256.Sum256([]byte(network))
 	return strings.ToLower(base32.HexEncoding.EncodeToString(sum[:]))[:5]
-}
-
-// Arrivals returns the devices on which packets from other hosts to this host's containers arrive: the network's own
-// device, and the underlay device where a backend routes packets directly. backends are the network's backend as an
-// object with "type" and, during a switch, the other one. underlay is that device's name, "" if unknown. Pure.
-func Arrivals(network, underlay string, backends ...json.RawMessage) []string {
-	own, direct := LinkName(network), false
-	for i, object := range backends {
-		var o struct {
-			Type          string `json:"type"`
-			DirectRouting bool   `json:"direct_routing"`
-		}
-		_ = json.Unmarshal(object, &o) // broken options are reported where they are used
-		if i == 0 && o.Type == "host-gw" && underlay != "" {
-			return []string{underlay} // package kernel adds the network's devices, which exist during a switch
-		}
-		direct = direct || o.Type == "host-gw" || o.DirectRouting
-	}
-	if direct && underlay != "" {
-		return []string{own, underlay}
-	}
-	return []string{own}
 }

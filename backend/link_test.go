@@ -1,7 +1,6 @@
 package backend
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -67,20 +66,5 @@ func TestSecondLinkName(t *testing.T) {
 	}
 	if network, ok := NetworkOfAlias("uplink"); ok {
 		t.Errorf("an alias of another program's is that of network %q", network)
-	}
-}
-
-func TestArrivals(t *testing.T) {
-	for _, tt := range []struct{ object, underlay, want string }{
-		{`{"type":"vxlan","vni":1}`, "eth0", "leno-default"},
-		{`{"type":"vxlan","direct_routing":true}`, "eth0", "leno-default eth0"},
-		{`{"type":"vxlan","direct_routing":true}`, "", "leno-default"},
-		{`{"type":"udp"}`, "eth0", "leno-default"},
-		{`{"type":"host-gw"}`, "eth0", "eth0"},
-		{`{"type":"host-gw"}`, "", "leno-default"},
-	} {
-		if got := strings.Join(Arrivals("default", tt.underlay, json.RawMessage(tt.object)), " "); got != tt.want {
-			t.Errorf("%+v: %s", tt, got)
-		}
 	}
 }

@@ -20,22 +20,9 @@ func Type() backend.Type {
 	return backend.Type{Name: Name, Normalize: normalize, New: newBackend}
 }
 
-func normalize(options json.RawMessage) (json.RawMessage, error) {
-	members := map[string]json.RawMessage{}
-	if len(options) > 0 {
-		if err := json.Unmarshal(options, &members); err != nil {
-			return nil, fmt.Errorf("options of backend %q: %w", Name, err)
-		}
-	}
-	var errs []error
-	for option := range members {
-		errs = append(errs, &backend.OptionError{Option: option, Reason: "unknown option; alloc has none"})
-	}
-	if len(errs) > 0 {
-		return nil, errors.Join(errs...)
-	}
-	return json.RawMessage(`{}`), nil
-}
+var normalize = backend.Normalizer(func(raw json.RawMessage) (struct{}, error) {
+	return struct{}{}, errors.Join(backend.DecodeOptions(Name, raw, nil)...)
+})
 
 type alloc struct{}
 

@@ -25,7 +25,11 @@ func TestArrivals(t *testing.T) {
 		{"leno-n", `{"type":"vxlan"}`, "eth0", "leno-n"},
 		{"leno-n leno-n~2", `{"type":"vxlan"}`, "eth0", "leno-n leno-n~2"},
 		{"leno-n~b", `{"type":"vxlan"}`, "eth0", "leno-n leno-n~b"},
+		{"", `{"type":"vxlan","direct_routing":true}`, "eth0", "leno-n eth0"},
+		{"", `{"type":"vxlan","direct_routing":true}`, "", "leno-n"},
+		{"", `{"type":"udp"}`, "eth0", "leno-n"},
 		{"", `{"type":"host-gw"}`, "eth0", "eth0"},
+		{"", `{"type":"host-gw"}`, "", "leno-n"},
 		{"leno-other", `{"type":"host-gw"}`, "eth0", "eth0"},
 		// Switches between host-gw, which has no device, and another backend.
 		{"leno-n~b", `{"type":"host-gw"} {"type":"vxlan"}`, "eth0", "eth0 leno-n~b"},

@@ -213,13 +213,7 @@ func (b *vxlan) Totals() (backend.Counters, error) {
 		if err != nil {
 			return backend.Counters{}, err
 		}
-		sum.RxPackets += s.RxPackets
-		sum.RxBytes += s.RxBytes
-		sum.TxPackets += s.TxPackets
-		sum.TxBytes += s.TxBytes
-		for reason, n := range s.Drops {
-			sum.Drops[reason] += n
-		}
+		sum = sum.Plus(s)
 	}
 	return sum, nil
 }
