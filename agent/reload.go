@@ -264,9 +264,8 @@ func (a *Agent) prepareSettle(_ context.Context, now config.Config) (prepared, e
 
 // users is implemented by a store whose user and password can be replaced while it is in use.
 type users interface {
-	// PrepareUser checks whether a user and a password can be used, and returns the function that applies them. "" as
-	// the name means no authentication.
-	PrepareUser(ctx context.Context, name, password string) (take func(), err error)
+	// SetUser makes later requests use a user and a password. "" as the name means no authentication.
+	SetUser(name, password string)
 }
 
 // prepareUser reads the password file again, even if its path is unchanged.
@@ -279,8 +278,7 @@ func (a *Agent) prepareUser(ctx context.Context, now config.Config) (prepared, e
 	if err != nil {
 		return prepared{}, fmt.Errorf("etcd.password_file: %w", err)
 	}
-	take, err := store.PrepareUser(ctx, now.Etcd.Username, password)
-	return prepared{take: take}, err
+	return prepared{take: func() { store.SetUser(now.Etcd.Username, password) }}, nil
 }
 
 // prepareCertificates reads the files of the API's certificates again. The result takes them over.

@@ -56,12 +56,13 @@ type RecordFinder interface {
 	HostRecords(ctx context.Context, network string, h registry.Host) (registry.HostRecords, error)
 	// EndSession ends a session that holds no lease. If it has already ended, that is no error.
 	EndSession(ctx context.Context, id string) error
-	// RegisteredService returns the service with an ID as the catalogue has it, and false if there is none.
-	RegisteredService(ctx context.Context, id string) (registry.Service, bool, error)
 }
 
-// A Withdrawer removes services from a catalogue. If there is no such service, that is no error.
+// A Withdrawer finds and removes services in a catalogue.
 type Withdrawer interface {
+	// RegisteredService returns the service with an ID as the catalogue has it, and false if there is none.
+	RegisteredService(ctx context.Context, id string) (registry.Service, bool, error)
+	// Withdraw removes a service. If there is no such service, that is no error.
 	Withdraw(ctx context.Context, s registry.Service) error
 }
 

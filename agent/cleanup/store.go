@@ -122,16 +122,16 @@ func (c *cleaner) findHostRecords(ctx context.Context) error {
 	if c.o.Network != "" {
 		return nil
 	}
-	return c.findService(ctx, reg, records, node)
+	return c.findService(ctx, reg, node)
 }
 
 // findService finds the agent's service in the catalogue.
-func (c *cleaner) findService(ctx context.Context, reg Registry, records RecordFinder, node string) error {
+func (c *cleaner) findService(ctx context.Context, reg Registry, node string) error {
 	catalogue, ok := reg.(Withdrawer)
 	if !ok || c.config.Consul.Service == "" {
 		return nil
 	}
-	service, ok, err := records.RegisteredService(ctx, catalog.ServiceID(c.config.Consul.Service, node))
+	service, ok, err := catalogue.RegisteredService(ctx, catalog.ServiceID(c.config.Consul.Service, node))
 	if err != nil || !ok {
 		return err
 	}

@@ -178,11 +178,7 @@ func TestSameUser(t *testing.T) {
 		}
 	}
 	check("anonymous agent", map[string]bool{"": true, "host": true, "host:": true, "host:secret": false})
-	take, err := c.PrepareUser(t.Context(), "host", "secret")
-	if err != nil {
-		t.Fatal(err)
-	}
-	take()
+	c.SetUser("host", "secret")
 	check("agent with a user", map[string]bool{"": false, "host": false, "host:secret": true, "host:other": false})
 }
 
@@ -444,13 +440,7 @@ func TestUserChanged(t *testing.T) {
 		}
 		l := acquire(t, c, n, claimOn(n, 1, 10))
 		_, index := follow(t, c, n, 0, []string{"10"})
-		use := func(a account) {
-			take, err := c.PrepareUser(ctx, a.name, a.password)
-			if err != nil {
-				t.Fatal(err)
-			}
-			take()
-		}
+		use := func(a account) { c.SetUser(a.name, a.password) }
 		use(account{})
 		wantErr(t, c.Probe(ctx), registry.ErrDenied)
 		use(account{user.name, "wrong"})

@@ -82,10 +82,8 @@ func (c *Client) Probe(ctx context.Context) error {
 	return registry.Wrap(err, "probe")
 }
 
-// PrepareUser returns a function that makes later requests use another user. Without a name, they do not authenticate.
-func (c *Client) PrepareUser(_ context.Context, name, password string) (take func(), err error) {
-	return func() { c.own.login.setUser(newUser(name, password)) }, nil
-}
+// SetUser makes later requests use another user. Without a name, they do not authenticate.
+func (c *Client) SetUser(name, password string) { c.own.login.setUser(newUser(name, password)) }
 
 // Reconnect implements registry.Registry.
 func (c *Client) Reconnect() { c.conf.open.Reconnect(c.conf.Logger) }

@@ -79,8 +79,3 @@ func (c *Client) EndSession(ctx context.Context, id string) error {
 	}
 	return c.own.sessions.end(ctx, s)
 }
-
-// RegisteredService returns false: etcd has no catalogue of services.
-func (c *Client) RegisteredService(context.Context, string) (registry.Service, bool, error) {
-	return registry.Service{}, false, nil
-}

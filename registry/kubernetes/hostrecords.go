@@ -78,8 +78,3 @@ func (n *node) impliedPlan() (plan registry.Plan) {
 
 // EndSession does nothing: a session is a Node, which leno does not delete.
 func (c *Client) EndSession(context.Context, string) error { return nil }
-
-// RegisteredService returns false: there is no catalogue of services.
-func (c *Client) RegisteredService(context.Context, string) (registry.Service, bool, error) {
-	return registry.Service{}, false, nil
-}

@@ -54,15 +54,13 @@ func (o *Registry) As(token string) registry.Registry {
 	return &Registry{o.Registry.As(token), "token " + token, o.faults}
 }
 
-// PrepareUser simulates a store that can take over another user.
-func (o *Registry) PrepareUser(_ context.Context, name, password string) (func(), error) {
-	return func() {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		if name != "" {
-			o.users = append(o.users, name+":"+password)
-		}
-	}, nil
+// SetUser records the user.
+func (o *Registry) SetUser(name, password string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if name != "" {
+		o.users = append(o.users, name+":"+password)
+	}
 }
 
 // PrepareToken simulates a store that can take over another token.
