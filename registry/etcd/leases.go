@@ -83,23 +83,20 @@ func (c *connection) recordOn(t *tree, network string, first netip.Prefix) *reco
 }
 
 // Expire implements registry.Leases.
-func (c *Client) Expire(ctx context.Context, l registry.Lease) error {
-	return registry.Wrap(c.own.expire(ctx, l), "expire lease %s", l.Subnet())
-}
-
-func (c *connection) expire(ctx context.Context, l registry.Lease) error {
+func (c *Client) Expire(ctx context.Context, l registry.Lease) (err error) {
+	defer func() { err = registry.Wrap(err, "expire lease %s", l.Subnet()) }()
 	if l.Held() {
 		return fmt.Errorf("%w: it is held", registry.ErrConflict)
 	}
-	r, err := c.get(ctx, c.keys.lease(l.Network, l.Subnets))
+	r, err := c.own.get(ctx, c.own.keys.lease(l.Network, l.Subnets))
 	if err != nil {
 		return err
 	}
 	if r == nil {
 		return fmt.Errorf("%w: it was removed", registry.ErrConflict)
 	}
-	_, err = c.transact(ctx, []clientv3.Cmp{
-		unchanged(r.key, l.ModifyIndex), unchanged(c.keys.session(l.Network, r.lease), 0),
+	_, err = c.own.transact(ctx, []clientv3.Cmp{
+		unchanged(r.key, l.ModifyIndex), unchanged(c.own.keys.session(l.Network, r.lease), 0),
 	}, clientv3.OpDelete(r.key))
 	if errors.Is(err, errRefused) {
 		err = fmt.Errorf("%w: %w", registry.ErrConflict, err)
@@ -108,43 +105,40 @@ func (c *connection) expire(ctx context.Context, l registry.Lease) error {
 }
 
 // Restore implements registry.Leases.
-func (c *Client) Restore(ctx context.Context, n registry.Network, l registry.Lease, hold time.Duration) error {
-	return registry.Wrap(c.own.restore(ctx, n, l, hold), "restore lease %s", l.Subnet())
-}
-
-func (c *connection) restore(ctx context.Context, n registry.Network, l registry.Lease, hold time.Duration) error {
+func (c *Client) Restore(ctx context.Context, n registry.Network, l registry.Lease, hold time.Duration) (err error) {
+	defer func() { err = registry.Wrap(err, "restore lease %s", l.Subnet()) }()
 	value, err := flannel.FormatLease(n, l)
 	if err != nil {
 		return err
 	}
-	marker, err := c.get(ctx, c.keys.marker(n.Name))
+	marker, err := c.own.get(ctx, c.own.keys.marker(n.Name))
 	if err != nil {
 		return err
 	}
 	if marker == nil {
-		return fmt.Errorf("%w: %s is missing", registry.ErrUncertain, c.keys.marker(n.Name))
+		return fmt.Errorf("%w: %s is missing", registry.ErrUncertain, c.own.keys.marker(n.Name))
 	}
-	key := c.keys.lease(n.Name, l.Subnets)
+	key := c.own.keys.lease(n.Name, l.Subnets)
 	conditions := []clientv3.Cmp{unchanged(marker.key, marker.modified), isFree(n, key)}
 	if l.Foreign {
 		hold = registry.FlannelTTL // flanneld does not write it before
-		others, err := c.restoreBeside(ctx, n, l)
+		others, err := c.own.restoreBeside(ctx, n, l)
 		if err != nil {
 			return err
 		}
 		conditions = append(conditions, others)
 	}
-	kept, err := c.grant(ctx, seconds(hold))
+	kept, err := c.own.grant(ctx, seconds(hold))
 	if err != nil {
 		return err
 	}
-	_, err = c.transact(ctx, conditions,
+	_, err = c.own.transact(ctx, conditions,
 		clientv3.OpPut(key, string(value), clientv3.WithLease(kept)))
 	if errors.Is(err, errRefused) {
 		err = fmt.Errorf("%w: %w", registry.ErrConflict, err)
 	}
 	if err != nil && !errors.Is(err, registry.ErrUnavailable) { // otherwise the record may exist
-		_ = c.revoke(ctx, kept)
+		_ = c.own.revoke(ctx, kept)
 	}
 	return err
 }

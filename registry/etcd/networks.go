@@ -48,11 +48,8 @@ func (c *Client) Network(ctx context.Context, name string) (registry.Network, er
 }
 
 // PutNetwork implements registry.Networks. A network can be given at most maxKept reservations.
-func (c *Client) PutNetwork(ctx context.Context, n registry.Network, kept ...registry.Reservation) error {
-	return registry.Wrap(c.own.putNetwork(ctx, n, kept), "put network %s", n.Name)
-}
-
-func (c *connection) putNetwork(ctx context.Context, n registry.Network, kept []registry.Reservation) error {
+func (c *Client) PutNetwork(ctx context.Context, n registry.Network, kept ...registry.Reservation) (err error) {
+	defer func() { err = registry.Wrap(err, "put network %s", n.Name) }()
 	plan, err := n.Plan.Normalize()
 	if err != nil {
 		return err
@@ -67,7 +64,7 @@ func (c *connection) putNetwork(ctx context.Context, n registry.Network, kept []
 	}
 	unanswered := false
 	return retryRefused(ctx, func() error {
-		err := c.putNetworkOnce(ctx, n, value, kept, unanswered)
+		err := c.own.putNetworkOnce(ctx, n, value, kept, unanswered)
 		if !unanswered && errors.Is(err, errUnanswered) {
 			unanswered, err = true, errRefused
 		}
