@@ -65,8 +65,8 @@ type Steps interface {
 const (
 	// maxTries limits how often one claim chooses again. After each refusal another host has got a slot.
 	maxTries = 64
-	// The longest pause before a claim chooses again doubles from firstPause to lastPause, so that hosts that claim
-	// together spread.
+	// The longest pause before a change is tried again doubles from firstPause to lastPause, so that hosts that change the
+	// same records spread.
 	firstPause = 20 * time.Millisecond
 	lastPause  = 640 * time.Millisecond
 )
@@ -81,22 +81,30 @@ func Run(
 			return lease, err
 		}
 	}
-	longest := firstPause
-	for range maxTries {
+	var lease registry.Lease
+	err := Retry(ctx, maxTries, func() error {
 		view, err := steps.Current(ctx)
-		var lease registry.Lease
 		if err == nil {
 			lease, err = attempt(ctx, steps, lost, view, n, c, false)
 		}
-		if !errors.Is(err, ErrOutdated) {
-			return lease, err
+		return err
+	})
+	return lease, err
+}
+
+// Retry makes a change up to tries times, until its error is not ErrOutdated. If all are, the error is ErrConflict.
+func Retry(ctx context.Context, tries int, change func() error) error {
+	var err error
+	for longest := firstPause; tries > 0; tries-- {
+		if err = change(); !errors.Is(err, ErrOutdated) {
+			return err
 		}
 		if err := registry.Sleep(ctx, rand.N(longest)); err != nil {
-			return registry.Lease{}, err
+			return err
 		}
 		longest = min(2*longest, lastPause)
 	}
-	return registry.Lease{}, fmt.Errorf("%w: %w %d times", registry.ErrConflict, ErrOutdated, maxTries)
+	return fmt.Errorf("%w: %w", registry.ErrConflict, err)
 }
 
 // claimCheaply claims without reading the current state of the network. ok is false if that was not enough, with or

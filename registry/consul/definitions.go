@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
+	claims "github.com/lenonet/leno/registry/claim"
 	"github.com/lenonet/leno/registry/consul/keys"
 	"github.com/lenonet/leno/registry/consul/transport"
 )
@@ -108,7 +109,7 @@ func (ns networkStore) DeleteNetwork(ctx context.Context, name string) (err erro
 	if err := registry.CheckNetworkName(name); err != nil {
 		return err
 	}
-	if err := tryAgain(func() error { return ns.deleteOnce(ctx, name) }); err != nil {
+	if err := claims.Retry(ctx, tries, func() error { return ns.deleteOnce(ctx, name) }); err != nil {
 		return err
 	}
 	ns.purgeDeletions(ctx)

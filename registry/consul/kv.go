@@ -47,16 +47,6 @@ func (k *kv) ensureWatermark(ctx context.Context, prefix string) error {
 // tries is the number of times that a change is tried when another client changes the same record at the same time.
 const tries = 5
 
-// tryAgain repeats a change while it is refused, a few times. The error is ErrConflict then.
-func tryAgain(change func() error) (err error) {
-	for range tries {
-		if err = change(); !transport.IsRefused(err) {
-			return err
-		}
-	}
-	return conflict(err)
-}
-
 // conflict returns err as an ErrConflict if it is a *transport.RefusedError.
 func conflict(err error) error {
 	if transport.IsRefused(err) {

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/consul/api"
 
 	"github.com/lenonet/leno/registry"
+	claims "github.com/lenonet/leno/registry/claim"
 	"github.com/lenonet/leno/registry/consul/changelog"
 	"github.com/lenonet/leno/registry/consul/keys"
 	"github.com/lenonet/leno/registry/consul/sessions"
@@ -100,7 +101,7 @@ func (ls leaseStore) Revoke(ctx context.Context, network string, subnet netip.Pr
 	if err != nil {
 		return err
 	}
-	return tryAgain(func() error { return ls.revokeOnce(ctx, network, ls.kv.keys.Lease(network, first)) })
+	return claims.Retry(ctx, tries, func() error { return ls.revokeOnce(ctx, network, ls.kv.keys.Lease(network, first)) })
 }
 
 // revokeOnce removes the current record at key.

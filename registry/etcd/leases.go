@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lenonet/leno/registry"
+	claims "github.com/lenonet/leno/registry/claim"
 	"github.com/lenonet/leno/registry/flannel"
 )
 
@@ -43,7 +44,7 @@ const revokedFor = time.Hour
 
 // Revoke implements registry.Leases.
 func (c *Client) Revoke(ctx context.Context, network string, subnet netip.Prefix) error {
-	err := retryRefused(ctx, func() error { return c.own.revokeRecord(ctx, network, subnet) })
+	err := claims.Retry(ctx, tries, func() error { return c.own.revokeRecord(ctx, network, subnet) })
 	return registry.Wrap(err, "revoke lease %s in network %s", subnet, network)
 }
 

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math/rand/v2"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -28,7 +30,7 @@ func (s *servers) list(ctx context.Context, prefix string) (*tree, error) {
 		if !errors.Is(err, errOtherState) || ctx.Err() != nil {
 			return l, err
 		}
-		if err := pause(ctx); err != nil {
+		if err := registry.Sleep(ctx, rand.N(20*time.Millisecond)); err != nil {
 			return nil, err
 		}
 	}

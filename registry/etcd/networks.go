@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lenonet/leno/registry"
+	claims "github.com/lenonet/leno/registry/claim"
 	"github.com/lenonet/leno/registry/flannel"
 )
 
@@ -63,7 +64,7 @@ func (c *Client) PutNetwork(ctx context.Context, n registry.Network, kept ...reg
 		return err
 	}
 	unanswered := false
-	return retryRefused(ctx, func() error {
+	return claims.Retry(ctx, tries, func() error {
 		err := c.own.putNetworkOnce(ctx, n, value, kept, unanswered)
 		if !unanswered && errors.Is(err, errUnanswered) {
 			unanswered, err = true, errRefused
@@ -122,23 +123,9 @@ const markerValue = "leno keeps this key so that a network without leases can be
 func (c *Client) DeleteNetwork(ctx context.Context, name string) error {
 	err := registry.CheckNetworkName(name)
 	if err == nil {
-		err = retryRefused(ctx, func() error { return c.own.deleteNetwork(ctx, name) })
+		err = claims.Retry(ctx, tries, func() error { return c.own.deleteNetwork(ctx, name) })
 	}
 	return registry.Wrap(err, "delete network %s", name)
-}
-
-// retryRefused repeats a change while others change the same records at the same time.
-func retryRefused(ctx context.Context, change func() error) error {
-	for range tries {
-		err := change()
-		if !errors.Is(err, errRefused) {
-			return err
-		}
-		if err := pause(ctx); err != nil {
-			return err
-		}
-	}
-	return fmt.Errorf("%w: %w %d times", registry.ErrConflict, errRefused, tries)
 }
 
 func (c *connection) deleteNetwork(ctx context.Context, name string) error {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/belief"
+	claims "github.com/lenonet/leno/registry/claim"
 	"github.com/lenonet/leno/registry/flannel"
 )
 
@@ -112,7 +113,7 @@ func (c *Client) AddReservation(ctx context.Context, n registry.Network, r regis
 	if err != nil {
 		return registry.Wrap(err, "reserve in network %s", n.Name)
 	}
-	err = retryRefused(ctx, func() error {
+	err = claims.Retry(ctx, tries, func() error {
 		t, err := c.own.mirror.Refresh(ctx)
 		if err != nil {
 			return err

@@ -297,8 +297,3 @@ func (o *sessions) holdersOf(sessions []*record, ids []clientv3.LeaseID) (out []
 	})
 	return out
 }
-
-// racePause is the longest pause before a change is tried again.
-const racePause = 20 * time.Millisecond
-
-func pause(ctx context.Context) error { return registry.Sleep(ctx, rand.N(racePause)) }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/registry"
+	claims "github.com/lenonet/leno/registry/claim"
 	"github.com/lenonet/leno/registry/replica"
 )
 
@@ -109,7 +110,7 @@ func (c *connection) call(ctx context.Context, r request, answer any) error {
 var (
 	errNoAnswer = fmt.Errorf("%w: no answer in time", registry.ErrUnavailable)
 	errNotFound = errors.New("not found")
-	errRefused  = errors.New("changed at the same time")
+	errRefused  = claims.ErrOutdated // the Node has changed since it was read
 )
 
 // statusError returns the error for an answer that is none of success.

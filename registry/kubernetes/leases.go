@@ -10,26 +10,11 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/registry"
+	claims "github.com/lenonet/leno/registry/claim"
 )
 
-// maxAttempts limits how often a change is tried again because the Node changed at the same time.
-const maxAttempts = 10
-
-// retryRefused calls attempt again while a Node changes at the same time.
-func retryRefused(ctx context.Context, attempt func() error) error {
-	for try := 1; ; try++ {
-		err := attempt()
-		if !errors.Is(err, errRefused) {
-			return err
-		}
-		if try == maxAttempts {
-			return fmt.Errorf("%w: %w", registry.ErrConflict, err)
-		}
-		if err := registry.Sleep(ctx, time.Duration(try)*10*time.Millisecond); err != nil {
-			return err
-		}
-	}
-}
+// maxTries limits how often a change is tried while the Node changes at the same time.
+const maxTries = 10
 
 // Acquire implements registry.Leases. The subnets are those that Kubernetes has assigned to this host's Node, whatever
 // the claim prefers. Without a Node or its podCIDR, the error wraps registry.ErrLeaseNotFound.
@@ -40,7 +25,7 @@ func (c *Client) Acquire(ctx context.Context, n registry.Network, claim registry
 	var lease registry.Lease
 	err := c.check(n.Name)
 	if err == nil {
-		err = retryRefused(ctx, func() (err error) {
+		err = claims.Retry(ctx, maxTries, func() (err error) {
 			lease, err = c.own.acquire(ctx, n, claim)
 			return err
 		})
@@ -246,7 +231,7 @@ func (c *Client) Renew(ctx context.Context, l registry.Lease) error {
 // Release implements registry.Leases. It removes the annotations that leno has written, also from a Node that had this
 // host's lease under another name. If flannel has written its own since, these stay.
 func (c *Client) Release(ctx context.Context, l registry.Lease) error {
-	err := retryRefused(ctx, func() error { return c.own.release(ctx, l) })
+	err := claims.Retry(ctx, maxTries, func() error { return c.own.release(ctx, l) })
 	return registry.Wrap(err, "release lease %s", l.Subnet())
 }
 
