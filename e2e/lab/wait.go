@@ -24,10 +24,18 @@ func WaitFor(ctx context.Context, what string, done func(context.Context) error)
 			last = err
 		}
 		pause := min(max(time.Since(began)/20, 20*time.Millisecond), 250*time.Millisecond)
-		select {
-		case <-ctx.Done():
+		if Sleep(ctx, pause) != nil {
 			return fmt.Errorf("wait for %s: %w; last: %w", what, context.Cause(ctx), last)
-		case <-time.After(pause):
 		}
+	}
+}
+
+// Sleep waits for d. If ctx ends first, it returns its error.
+func Sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }

@@ -4,8 +4,10 @@ package program
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -26,4 +28,11 @@ func Main(name string, run func(ctx context.Context, args []string) error) int {
 		return 1
 	}
 	return 0
+}
+
+// WriteJSON writes a result as JSON for people.
+func WriteJSON(out io.Writer, result any) error {
+	encoder := json.NewEncoder(out)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(result)
 }

@@ -63,7 +63,7 @@ func (s *Site) Boot(ctx context.Context, lost bool) (took time.Duration, err err
 func silent(ctx context.Context, e *lab.Echoes) error {
 	return lab.WaitFor(ctx, "answers to end", func(ctx context.Context) error {
 		now := time.Now()
-		if err := pause(ctx, 50*time.Millisecond); err != nil {
+		if err := lab.Sleep(ctx, 50*time.Millisecond); err != nil {
 			return err
 		}
 		if _, ok := e.AnsweredSince(now); ok {

@@ -103,16 +103,7 @@ func (s *Site) Run(ctx context.Context, steps ...Step) (Report, error) {
 
 // Undisturbed lets packets cross for the given time and restarts nothing.
 func (s *Site) Undisturbed(ctx context.Context, d time.Duration) (Report, error) {
-	return s.under(ctx, func(*traffic) error { return pause(ctx, d) })
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return s.under(ctx, func(*traffic) error { return lab.Sleep(ctx, d) })
 }
 
 // traffic is the traffic during the rounds.
@@ -188,7 +179,7 @@ func (s *Site) round(ctx context.Context, t *traffic, w Way, i int, kind string)
 	}
 	t.rounds = append(t.rounds, Round{Way: w.Name, Kind: kind, Took: time.Since(began)})
 	// The effects of a start belong to its round.
-	err := errors.Join(pause(ctx, s.Rest), t.flows(ctx))
+	err := errors.Join(lab.Sleep(ctx, s.Rest), t.flows(ctx))
 	var marks []int
 	for _, e := range t.echoes {
 		marks = append(marks, e.Mark())

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/lenonet/leno/e2e/lab"
 )
 
 // A Way is one way of restarting an agent.
@@ -59,7 +61,7 @@ func ConsulAway() Way {
 				return err
 			}
 			// Long enough for the agent to try and fail.
-			return errors.Join(pause(ctx, time.Second), s.Consul.Start(ctx), s.Host.WaitReady(ctx))
+			return errors.Join(lab.Sleep(ctx, time.Second), s.Consul.Start(ctx), s.Host.WaitReady(ctx))
 		},
 	}
 }
@@ -101,7 +103,7 @@ func falter(ctx context.Context, s *Site, kind string) error {
 				return err
 			}
 		}
-		if err := errors.Join(s.Host.RestartAgent(), pause(ctx, rand.N(falterFor)), s.Host.KillAgent()); err != nil {
+		if err := errors.Join(s.Host.RestartAgent(), lab.Sleep(ctx, rand.N(falterFor)), s.Host.KillAgent()); err != nil {
 			return err
 		}
 	}

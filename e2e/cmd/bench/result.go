@@ -1,12 +1,12 @@
 package main
 
 import (
-	"encoding/json"
 	"io"
 	"os"
 	"path/filepath"
 
 	"github.com/lenonet/leno/e2e/probe"
+	"github.com/lenonet/leno/e2e/program"
 )
 
 // A result holds everything that was measured, and a description of the machine.
@@ -91,11 +91,7 @@ func (r *result) ratio(s *series, to, key string) float64 {
 	return s.Median / c.Values[key].Median
 }
 
-func (r *result) json(out io.Writer) error {
-	encoder := json.NewEncoder(out)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(r)
-}
+func (r *result) json(out io.Writer) error { return program.WriteJSON(out, r) }
 
 // save writes the result to a directory.
 func (r *result) save(dir string) error {

@@ -11,15 +11,6 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-func (d *demo) pause(ctx context.Context) error {
-	select {
-	case <-time.After(d.away):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // underPing runs do while the container on the first host pings the one on the second, and prints
 // the number of lost pings. If lossless is true, a lost ping is an error.
 func (d *demo) underPing(ctx context.Context, lossless bool, do func() error) error {
@@ -55,7 +46,7 @@ func (d *demo) underPing(ctx context.Context, lossless bool, do func() error) er
 func (d *demo) outage(ctx context.Context) error {
 	d.title("%s is killed: packets flow", d.store)
 	return d.underPing(ctx, true, func() error {
-		if err := errors.Join(d.Store.Kill(), d.pause(ctx)); err != nil {
+		if err := errors.Join(d.Store.Kill(), lab.Sleep(ctx, d.away)); err != nil {
 			return err
 		}
 		d.say("kill -9; a second later:")
@@ -103,7 +94,7 @@ func (d *demo) upgrade(ctx context.Context) error {
 		return err
 	}
 	err = d.underPing(ctx, lossless, func() error {
-		if err := errors.Join(host.KillAgent(), d.pause(ctx)); err != nil {
+		if err := errors.Join(host.KillAgent(), lab.Sleep(ctx, d.away)); err != nil {
 			return err
 		}
 		d.say("kill -9; a second later another build is started")

@@ -76,7 +76,7 @@ func run(ctx context.Context, args []string) (err error) {
 	// Results from before a failure are worth keeping.
 	result.finish()
 	if *asJSON {
-		return errors.Join(err, result.json(os.Stdout))
+		return errors.Join(err, program.WriteJSON(os.Stdout, result))
 	}
 	return errors.Join(err, result.table(os.Stdout))
 }

@@ -183,14 +183,14 @@ func (m *measurement) rest(ctx context.Context, h *lab.Host, network, what strin
 		return err
 	}
 	pid := h.Agent().Pid()
-	if err := sleep(ctx, 10*time.Second); err != nil {
+	if err := lab.Sleep(ctx, 10*time.Second); err != nil {
 		return err
 	}
 	before, err := probe.CPUTime(pid)
 	if err != nil {
 		return err
 	}
-	if err := sleep(ctx, m.idle); err != nil {
+	if err := lab.Sleep(ctx, m.idle); err != nil {
 		return err
 	}
 	after, err := probe.CPUTime(pid)
@@ -222,7 +222,7 @@ func (m *measurement) routes(ctx context.Context, h *lab.Host, network string) e
 		return err
 	}
 	for i := range 2 * m.runs {
-		if err := sleep(ctx, 500*time.Millisecond+rand.N(500*time.Millisecond)); err != nil {
+		if err := lab.Sleep(ctx, 500*time.Millisecond+rand.N(500*time.Millisecond)); err != nil {
 			return err
 		}
 		begin := time.Now()
@@ -250,19 +250,10 @@ func (m *measurement) up(ctx context.Context, h *lab.Host, config string) error 
 // down makes a host leave the network and forget its state, and waits until the other hosts have
 // handled that.
 func (m *measurement) down(ctx context.Context, h *lab.Host) error {
-	return errors.Join(h.StopAgent(ctx), os.RemoveAll(h.DataDir()), sleep(ctx, time.Second))
+	return errors.Join(h.StopAgent(ctx), os.RemoveAll(h.DataDir()), lab.Sleep(ctx, time.Second))
 }
 
 // quiet waits until an agent has finished the work that follows a start.
 func (m *measurement) quiet(ctx context.Context, h *lab.Host) error {
-	return errors.Join(h.WaitReady(ctx), sleep(ctx, time.Second))
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return errors.Join(h.WaitReady(ctx), lab.Sleep(ctx, time.Second))
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -57,12 +56,6 @@ func (r *result) finish() {
 		f.Min, f.Max = sorted[0], sorted[n-1]
 		f.Median = (sorted[(n-1)/2] + sorted[n/2]) / 2
 	}
-}
-
-func (r *result) json(out io.Writer) error {
-	encoder := json.NewEncoder(out)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(r)
 }
 
 func (r *result) table(out io.Writer) error {

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lenonet/leno/e2e/lab"
 	"github.com/lenonet/leno/e2e/probe"
 	"github.com/lenonet/leno/registry"
 )
@@ -110,7 +111,7 @@ func (f *fleet) quiet(ctx context.Context) error {
 		if bytes := f.received(); bytes != last {
 			last, since = bytes, time.Now()
 		}
-		if err := sleep(ctx, 20*time.Millisecond); err != nil {
+		if err := lab.Sleep(ctx, 20*time.Millisecond); err != nil {
 			return fmt.Errorf("wait until the watchers are quiet: %w%s", err, f.troubles())
 		}
 	}

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lenonet/leno/e2e/lab"
 	"github.com/lenonet/leno/e2e/probe"
 	"github.com/lenonet/leno/registry"
 )
@@ -124,7 +125,7 @@ func (m *measurement) start(ctx context.Context, network registry.Network, hosts
 	var lastStart, lastSeen time.Time
 	for _, h := range hosts {
 		group.Go(func() error {
-			if err := sleep(limited, rand.N(within+1)); err != nil {
+			if err := lab.Sleep(limited, rand.N(within+1)); err != nil {
 				return err
 			}
 			begin := time.Now()
@@ -174,7 +175,7 @@ func (h *host) start(ctx context.Context, network registry.Network, n int) (err 
 		if errors.Is(err, registry.ErrDuplicateNode) || errors.Is(err, registry.ErrNetworkFull) || ctx.Err() != nil {
 			return err
 		}
-		return sleep(ctx, longestRetry/2+rand.N(longestRetry/2))
+		return lab.Sleep(ctx, longestRetry/2+rand.N(longestRetry/2))
 	}
 	for {
 		h.tries++
@@ -210,7 +211,7 @@ func (h *host) start(ctx context.Context, network registry.Network, n int) (err 
 func (m *measurement) renewals(ctx context.Context, hosts []*host) error {
 	span := min(renewalsFor, m.minute)
 	m.log("renewals for %s", span)
-	idle, err := m.serversUse(ctx, func(ctx context.Context) (int, error) { return 0, sleep(ctx, span) })
+	idle, err := m.serversUse(ctx, func(ctx context.Context) (int, error) { return 0, lab.Sleep(ctx, span) })
 	if err != nil {
 		return err
 	}

@@ -100,7 +100,7 @@ func start(ctx context.Context, args []string) error {
 	err = all(ctx, o, r)
 	r.finish() // results from before an error are shown as well
 	if *asJSON {
-		return errors.Join(err, r.json(os.Stdout))
+		return errors.Join(err, program.WriteJSON(os.Stdout, r))
 	}
 	return errors.Join(err, r.table(os.Stdout))
 }

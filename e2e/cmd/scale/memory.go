@@ -143,7 +143,7 @@ network %q {
 	if err != nil {
 		return f, err
 	}
-	if err := sleep(ctx, min(10*time.Second, m.minute)); err != nil {
+	if err := lab.Sleep(ctx, min(10*time.Second, m.minute)); err != nil {
 		return f, err
 	}
 	return footprintOf(p.Pid())

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lenonet/leno/e2e/lab"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -119,7 +120,7 @@ func insist(ctx context.Context, do func() error) error {
 		if err == nil || errors.As(err, &no) {
 			return err
 		}
-		if over := sleep(ctx, 250*time.Millisecond+rand.N(250*time.Millisecond)); over != nil {
+		if over := lab.Sleep(ctx, 250*time.Millisecond+rand.N(250*time.Millisecond)); over != nil {
 			return fmt.Errorf("%w; the last write: %w", over, err)
 		}
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -129,12 +128,6 @@ func (r *result) finish() {
 		aSize, bSize := fmt.Sprint(a.Leases, a.Watchers), fmt.Sprint(b.Leases, b.Watchers)
 		return cmp.Or(cmp.Compare(order[aSize], order[bSize]), cmp.Compare(order[aSize+a.Event], order[bSize+b.Event]))
 	})
-}
-
-func (r *result) json(out io.Writer) error {
-	encoder := json.NewEncoder(out)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(r)
 }
 
 func (r *result) table(out io.Writer) error {

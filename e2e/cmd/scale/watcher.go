@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
+	"github.com/lenonet/leno/e2e/lab"
 	"github.com/lenonet/leno/registry"
 	requests "github.com/lenonet/leno/registry/consul/transport"
 )
@@ -122,7 +123,7 @@ func (w *watcher) run(ctx context.Context, current *atomic.Pointer[goal]) {
 		case err != nil:
 			w.failures.Add(1)
 			w.failure.Store(&err)
-			_ = sleep(ctx, 100*time.Millisecond+rand.N(100*time.Millisecond)) // the loop checks ctx
+			_ = lab.Sleep(ctx, 100*time.Millisecond+rand.N(100*time.Millisecond)) // the loop checks ctx
 			continue
 		}
 		w.view, index = leases, next
@@ -181,15 +182,4 @@ func difference(view, truth []registry.Lease) string {
 		}
 	}
 	return ""
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

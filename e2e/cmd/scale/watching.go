@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lenonet/leno/e2e/lab"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -135,7 +136,7 @@ func (r *run) changes(ctx context.Context, name string, n int, over time.Duratio
 		var group errgroup.Group
 		for i := range n {
 			group.Go(func() error {
-				if err := sleep(ctx, over*time.Duration(i)/time.Duration(n)); err != nil {
+				if err := lab.Sleep(ctx, over*time.Duration(i)/time.Duration(n)); err != nil {
 					return err
 				}
 				return r.world.change(ctx, i, mtu)
@@ -149,7 +150,7 @@ func (r *run) changes(ctx context.Context, name string, n int, over time.Duratio
 // all hosts fall silent at once, a record is edited by hand.
 func (r *run) atRest(ctx context.Context) error {
 	if r.how.name == leno.name {
-		err := r.event(ctx, "the minute after that", nil, func(ctx context.Context) error { return sleep(ctx, r.minute) })
+		err := r.event(ctx, "the minute after that", nil, func(ctx context.Context) error { return lab.Sleep(ctx, r.minute) })
 		if err != nil {
 			return err
 		}
@@ -177,6 +178,6 @@ func (r *run) lapses(ctx context.Context) error {
 		if err := r.world.lapse(ctx); err != nil {
 			return err
 		}
-		return sleep(ctx, wait)
+		return lab.Sleep(ctx, wait)
 	})
 }
