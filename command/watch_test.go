@@ -1,12 +1,11 @@
 package command
 
 import (
-	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -14,34 +13,21 @@ import (
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/cli"
+	"github.com/lenonet/leno/internal/testkit/waiting"
 )
 
 // growing is the output of a running command so far.
-type growing struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (g *growing) Write(p []byte) (int, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.text.Write(p)
-}
-
-func (g *growing) String() string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.text.String()
-}
+type growing struct{ waiting.Lines }
 
 // says waits until the text is printed.
 func (g *growing) says(t *testing.T, want string) {
 	t.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); !strings.Contains(g.String(), want); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%q is not printed:\n%s", want, g.String())
+	waiting.Eventually(t, func() error {
+		if text := g.String(); !strings.Contains(text, want) {
+			return fmt.Errorf("%q is not printed:\n%s", want, text)
 		}
-	}
+		return nil
+	})
 }
 
 // watching runs a command that does not end by itself; end sends Ctrl-C and returns the exit code.

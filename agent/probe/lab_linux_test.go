@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/go-hclog"
@@ -18,6 +17,7 @@ import (
 	"github.com/lenonet/leno/backend/udp"
 	"github.com/lenonet/leno/backend/vxlan"
 	"github.com/lenonet/leno/internal/testkit/nstest"
+	"github.com/lenonet/leno/internal/testkit/waiting"
 )
 
 func TestMain(m *testing.M) {
@@ -77,15 +77,12 @@ func (h *host) meet(peer *host) {
 	if h.kind.Name == hostgw.Name {
 		return // it has none, and few errors to spare
 	}
-	for deadline := time.Now().Add(time.Minute); ; {
-		got := h.probe(peer, api.ProbeRequest{Count: 1, TimeoutMS: 200})
-		if got.Reached {
-			return
+	waiting.Eventually(h.t, func() error {
+		if got := h.probe(peer, api.ProbeRequest{Count: 1, TimeoutMS: 200}); !got.Reached {
+			return fmt.Errorf("no packet passes:\n%s", dump(got))
 		}
-		if time.Now().After(deadline) {
-			h.t.Fatalf("no packet passes:\n%s", dump(got))
-		}
-	}
+		return nil
+	})
 }
 
 func (h *host) addrs() []netip.Addr {

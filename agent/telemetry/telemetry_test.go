@@ -169,14 +169,13 @@ func receiver(t *testing.T) (address string, lines func() []string) {
 
 func arrives(t *testing.T, lines func() []string, want ...string) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
 	for _, w := range want {
-		for !slices.Contains(lines(), w) {
-			if time.Now().After(deadline) {
-				t.Fatalf("%q did not arrive, but\n%s", w, strings.Join(lines(), "\n"))
+		agenttest.Eventually(t, func() error {
+			if got := lines(); !slices.Contains(got, w) {
+				return fmt.Errorf("%q did not arrive, but\n%s", w, strings.Join(got, "\n"))
 			}
-			<-time.After(5 * time.Millisecond)
-		}
+			return nil
+		})
 	}
 }
 

@@ -6,13 +6,13 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/internal/testkit/nstest"
+	"github.com/lenonet/leno/internal/testkit/waiting"
 )
 
 func TestHostsReachEachOther(t *testing.T) {
@@ -212,15 +212,12 @@ func TestZeroStateLeavesNothing(t *testing.T) {
 			t.Fatalf("zero state: %+v, %v", report, err)
 		}
 		// The kernel does some of it by itself, a moment later.
-		for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-			got := a.ns.Sh(everything)
-			if got == before {
-				break
+		waiting.Eventually(t, func() error {
+			if got := a.ns.Sh(everything); got != before {
+				return fmt.Errorf("left\n%s\nwant\n%s", got, before)
 			}
-			if time.Now().After(deadline) {
-				t.Fatalf("left\n%s\nwant\n%s", got, before)
-			}
-		}
+			return nil
+		})
 		if a.backend.engine.devices.alive() || a.backend.engine.binds.alive() {
 			t.Error("readers are left")
 		}

@@ -9,13 +9,13 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/udp/offload"
 	"github.com/lenonet/leno/internal/testkit/udptest"
+	"github.com/lenonet/leno/internal/testkit/waiting"
 )
 
 var (
@@ -23,15 +23,7 @@ var (
 	_ Bind   = (*udptest.Bind)(nil)
 )
 
-// eventually polls until a condition holds.
-func eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never happened: %s", what)
-		}
-	}
-}
+var eventually = waiting.Until
 
 var (
 	atA = netip.MustParseAddrPort("192.0.2.1:8285")
@@ -42,25 +34,7 @@ var (
 type fakeHost struct {
 	*engine
 	dev *udptest.Device
-	log *lockedBuffer
-}
-
-// lockedBuffer receives the log from the readers' goroutines.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
+	log *waiting.Lines
 }
 
 func newFakeHost(t testing.TB, wire *udptest.Wire, at netip.AddrPort, batch int, own []netip.Prefix, peers ...peerPlan) *fakeHost {
@@ -69,7 +43,7 @@ func newFakeHost(t testing.TB, wire *udptest.Wire, at netip.AddrPort, batch int,
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := &lockedBuffer{}
+	log := &waiting.Lines{}
 	h := &fakeHost{engine: newEngine(hclog.New(&hclog.LoggerOptions{Output: log})), dev: newFakeDevice(batch), log: log}
 	h.setTable(own, peers)
 	if err := errors.Join(h.setDevices(h.dev), h.setBinds(bind)); err != nil {

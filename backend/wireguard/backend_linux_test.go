@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
@@ -19,6 +18,7 @@ import (
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/internal/testkit/nstest"
+	"github.com/lenonet/leno/internal/testkit/waiting"
 )
 
 // TestDrift checks that what another program changes on the device with wg(8) is undone, and that packets flow again.
@@ -39,7 +39,7 @@ func TestDrift(t *testing.T) {
 			b.ns.Sh("nft add table inet silent; nft add chain inet silent out '{ type filter hook output priority 0; policy drop; }'")
 			received := func() string { return a.ns.Sh("wg show " + link + " transfer | cut -f 2") }
 			last, same := "", 0
-			await(t, "the last packets of the peer", func() bool {
+			waiting.Until(t, "the last packets of the peer", func() bool {
 				now := received()
 				if same++; now != last {
 					last, same = now, 0
@@ -162,21 +162,18 @@ func TestLostFamily(t *testing.T) {
 				b.ping(a)
 				const set = "wg set %s peer %s endpoint %s"
 				// A packet that was on its way over IPv4 changes the endpoints back.
-				for end := time.Now().Add(time.Minute); ; {
+				waiting.Eventually(t, func() error {
 					a.ns.Sh(fmt.Sprintf(set, a.link(), b.backend.keys.private.PublicKey(), "[2001:db8::2]:51820"))
 					b.ns.Sh(fmt.Sprintf(set, b.link(), a.backend.keys.private.PublicKey(), "[2001:db8::1]:51820"))
 					b.ping(a)
 					if r := a.apply(); r.Writes != 0 || len(r.Healed) != 0 {
 						t.Errorf("with both families: %+v", r)
 					}
-					got := a.endpoint(b).String()
-					if got == "[2001:db8::2]:51820" {
-						break
+					if got := a.endpoint(b).String(); got != "[2001:db8::2]:51820" {
+						return fmt.Errorf("with both families, endpoint %s", got)
 					}
-					if time.Now().After(end) {
-						t.Fatalf("with both families, endpoint %s", got)
-					}
-				}
+					return nil
+				})
 				a.ns.Sh("ip addr del 2001:db8::1/64 dev eth0")
 				a.at = &backend.Underlay{Interface: "eth0", MTU: 1500, Addrs: addrs("192.0.2.1")}
 				a.state = a.newState(b.asPeer())

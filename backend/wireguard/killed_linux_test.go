@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/lenonet/leno/internal/testkit/waiting"
 )
 
 // TestKilledProcess checks that after kill -9 everything in the kernel stays, and that the next process starts handshakes
@@ -30,9 +32,9 @@ ip -o link show %[1]s | sed 's/ state .*//; s/<.*>//'`, a.link())
 		b.silent(a)
 		// The other side completes the handshake with a's first packet, and sends with the old keys until then.
 		last := b.latestHandshake()
-		await(t, "the next second", func() bool { return time.Now().Unix() > last })
+		waiting.Until(t, "the next second", func() bool { return time.Now().Unix() > last })
 		kill = a.start()
-		await(t, "a handshake", func() bool { return a.latestHandshake() > 0 && b.latestHandshake() > last })
+		waiting.Until(t, "a handshake", func() bool { return a.latestHandshake() > 0 && b.latestHandshake() > last })
 		b.pingFirst(a)
 		a.pingFirst(b)
 		if got := dump(); got != before {
@@ -50,14 +52,4 @@ func (h *host) latestHandshake() int64 {
 		h.t.Fatal(err)
 	}
 	return seconds
-}
-
-// await polls until condition holds.
-func await(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !condition(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("no sign of %s", what)
-		}
-	}
 }

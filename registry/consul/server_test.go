@@ -45,7 +45,7 @@ type server struct {
 
 // TestMain stops the server that all tests share.
 func TestMain(m *testing.M) {
-	waiting.Parallel()
+	waiting.Parallel(8)
 	code := m.Run()
 	common.stop()
 	os.Exit(code)
@@ -398,15 +398,4 @@ func wantIs(tb testing.TB, err error, wants ...error) {
 	}
 }
 
-// eventually polls until ok returns true.
-func eventually(tb testing.TB, what string, ok func() bool) {
-	tb.Helper()
-	for deadline := time.Now().Add(testPatience); ; time.Sleep(20 * time.Millisecond) {
-		if ok() {
-			return
-		}
-		if time.Now().After(deadline) {
-			tb.Fatalf("timed out: %s", what)
-		}
-	}
-}
+var eventually = waiting.Until

@@ -29,7 +29,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	waiting.Parallel()
+	waiting.Parallel(8)
 	code := m.Run()
 	for _, shared := range []*etcdtest.Shared{&common, &old, &withAuth, &oldWithAuth} {
 		shared.Stop()

@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/lenonet/leno/internal/testkit/waiting"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -22,20 +23,12 @@ func isFollowing(c *Client) bool {
 
 func awaitNotFollowing(t *testing.T, c *Client) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); isFollowing(c); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the changes are still being followed")
-		}
-	}
+	waiting.Until(t, "the changes are no longer followed", func() bool { return !isFollowing(c) })
 }
 
 func awaitFollowing(t *testing.T, c *Client) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !isFollowing(c); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the changes are not followed")
-		}
-	}
+	waiting.Until(t, "the changes are followed", func() bool { return isFollowing(c) })
 }
 
 // TestIdle: the changes are followed only while calls wait for them, and nothing is missed after a break.
@@ -180,10 +173,9 @@ func testInventedUsers(t *testing.T, s *store, n registry.Network, want error) {
 		t.Errorf("%d connections", got)
 	}
 	isFree := func(p weak.Pointer[connection]) bool { return p.Value() == nil }
-	for deadline := time.Now().Add(patience); len(left) > 0; time.Sleep(10 * time.Millisecond) {
+	waiting.Until(t, "all users are forgotten", func() bool {
 		runtime.GC()
-		if left = slices.DeleteFunc(left, isFree); time.Now().After(deadline) {
-			t.Fatalf("%d users are remembered", len(left))
-		}
-	}
+		left = slices.DeleteFunc(left, isFree)
+		return len(left) == 0
+	})
 }

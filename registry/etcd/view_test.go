@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"net/netip"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 	"weak"
 
+	"github.com/lenonet/leno/internal/testkit/waiting"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/belief"
 	"github.com/lenonet/leno/registry/replica"
@@ -73,21 +75,10 @@ func TestReplacedValuesAreForgotten(t *testing.T) {
 		}
 		before = index
 	}
-	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	waiting.Until(t, "the replaced versions are freed", func() bool {
 		runtime.GC()
-		kept := 0
-		for _, p := range left {
-			if p.Value() != nil {
-				kept++
-			}
-		}
-		if kept == 0 {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%d replaced versions are kept", kept)
-		}
-	}
+		return !slices.ContainsFunc(left, func(p weak.Pointer[record]) bool { return p.Value() != nil })
+	})
 	runtime.KeepAlive(v)
 }
 

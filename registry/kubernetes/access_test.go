@@ -22,6 +22,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/internal/testkit/kubetest"
+	"github.com/lenonet/leno/internal/testkit/waiting"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -161,10 +162,9 @@ func testInventedTokens(t *testing.T, c *cluster) {
 		left = append(left, weak.Make(guest.own))
 	}
 	isFree := func(p weak.Pointer[connection]) bool { return p.Value() == nil }
-	for deadline := time.Now().Add(patience); len(left) > 0; time.Sleep(10 * time.Millisecond) {
+	waiting.Until(t, "all tokens are forgotten", func() bool {
 		runtime.GC()
-		if left = slices.DeleteFunc(left, isFree); time.Now().After(deadline) {
-			t.Fatalf("%d tokens are remembered", len(left))
-		}
-	}
+		left = slices.DeleteFunc(left, isFree)
+		return len(left) == 0
+	})
 }

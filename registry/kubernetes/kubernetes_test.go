@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/internal/testkit/kubetest"
+	"github.com/lenonet/leno/internal/testkit/waiting"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -421,10 +422,7 @@ func testRights(t *testing.T, c *cluster) {
 	}
 	c.Apply(t, "../../examples/kubernetes/leno.yaml")
 	c.Allow(t, "leno")
-	deadline := time.Now().Add(patience) // until the server knows them
-	for a.Probe(t.Context()) != nil && time.Now().Before(deadline) {
-		time.Sleep(50 * time.Millisecond)
-	}
+	waiting.Eventually(t, func() error { return a.Probe(t.Context()) }) // until the server knows them
 	l := acquire(t, a, claim(t, "host-a", 1))
 	await(t, a, "host-a 10.244.1.0/24")
 	if err := a.Release(t.Context(), l); err != nil {
@@ -453,13 +451,10 @@ func testConfigMapRight(t *testing.T, c *cluster) {
 		t.Errorf("without the Role: %v", err)
 	}
 	c.AllowIn(t, "kube-flannel", "leno")
-	deadline := time.Now().Add(patience) // until the server knows it
-	for _, err := a.Network(t.Context(), DefaultNetwork); err != nil; _, err = a.Network(t.Context(), DefaultNetwork) {
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+	waiting.Eventually(t, func() error { // until the server knows it
+		_, err := a.Network(t.Context(), DefaultNetwork)
+		return err
+	})
 	if _, err := other.Network(t.Context(), DefaultNetwork); !errors.Is(err, registry.ErrDenied) {
 		t.Errorf("another ConfigMap: %v", err)
 	}

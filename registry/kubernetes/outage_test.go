@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/internal/testkit/waiting"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -69,11 +70,7 @@ func testCompaction(t *testing.T, c *cluster) {
 		t.Fatalf("deleted %d, %v", resp.Deleted, err)
 	}
 	c.Etcd.Compact(t, resp.Header.Revision)
-	for deadline := time.Now().Add(patience); a.own.mirror.Followed() != nil; time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the client has not noticed the outage")
-		}
-	}
+	waiting.Until(t, "the client has noticed the outage", func() bool { return a.own.mirror.Followed() == nil })
 	c.Restart()
 	await(t, a, "host-a 10.244.1.0/24", "host-f 10.244.2.0/24 missing")
 	a.SetSettle(time.Second)

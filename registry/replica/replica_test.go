@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/lenonet/leno/internal/testkit/waiting"
 )
 
 var errStore = errors.New("the store failed")
@@ -145,11 +147,7 @@ func TestIdle(t *testing.T) {
 	if err := c.await(t.Context(), true, 0); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(3 * time.Minute); c.Followed() != nil; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("changes are still followed")
-		}
-	}
+	waiting.Until(t, "changes are no longer followed", func() bool { return c.Followed() == nil })
 	if confirmed := c.LastConfirmed(); confirmed.Before(began) || confirmed.After(time.Now()) {
 		t.Errorf("the copy was confirmed at %v", confirmed)
 	}

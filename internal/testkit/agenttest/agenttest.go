@@ -7,67 +7,23 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/internal/testkit/waiting"
 )
 
 // patience is how long a test waits for something that is to happen.
 const patience = 2 * time.Minute
 
 // Eventually polls until check returns nil.
-func Eventually(t testing.TB, check func() error) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
-}
+var Eventually = waiting.Eventually
 
-// Lines keeps the lines that are written to it, such as those of a log. It is safe for concurrent use.
-type Lines struct {
-	mu   sync.Mutex
-	text []byte
-}
-
-func (l *Lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.text = append(l.text, p...)
-	return len(p), nil
-}
-
-// String returns all that was written.
-func (l *Lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return string(l.text)
-}
-
-// With returns the lines that contain all words.
-func (l *Lines) With(words ...string) (out []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for line := range strings.Lines(string(l.text)) {
-		if containsAll(line, words) {
-			out = append(out, strings.TrimSpace(line))
-		}
-	}
-	return out
-}
-
-func containsAll(line string, words []string) bool {
-	return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) })
-}
+// Lines keeps the lines of a log.
+type Lines = waiting.Lines
 
 // FollowLog returns the lines of an agent's log until the test or the stream ends.
 func FollowLog(t testing.TB, c *api.Client, m api.Monitor) <-chan string {
@@ -110,7 +66,7 @@ func AwaitLine(t testing.TB, lines <-chan string, words ...string) string {
 			if !ok {
 				t.Fatalf("the stream ended before %q", words)
 			}
-			if containsAll(line, words) {
+			if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
 				return line
 			}
 		case <-limit:

@@ -17,6 +17,7 @@ import (
 
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/internal/testkit/nstest"
+	"github.com/lenonet/leno/internal/testkit/waiting"
 )
 
 const (
@@ -105,22 +106,12 @@ func (h *host) settled() {
 
 func (h *host) poll(what string, check func() error) {
 	h.t.Helper()
-	h.pollFor(time.Minute, what, check)
-}
-
-func (h *host) pollFor(patience time.Duration, what string, check func() error) {
-	h.t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		err := check()
-		if err == nil {
-			return
+	waiting.Eventually(h.t, func() error {
+		if err := check(); err != nil {
+			return fmt.Errorf("%s: %w", what, err)
 		}
-		if time.Now().After(deadline) {
-			h.t.Fatalf("%s: %v", what, err)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+		return nil
+	})
 }
 
 func (h *host) config(node string) backend.Config {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/pathtest"
+	"github.com/lenonet/leno/internal/testkit/waiting"
 )
 
 // Partner is another backend that a network of the suite's is switched from and to.
@@ -265,7 +266,7 @@ func testTwo(t *testing.T, s Suite) {
 		}
 		a.learn(a.after)
 		for _, side := range sides {
-			side.after.pollFor(2*time.Minute, "the peer is proven", func() error {
+			side.after.poll("the peer is proven", func() error {
 				r := side.apply(side.after)
 				if len(r.Unproven) > 0 {
 					return fmt.Errorf("%+v", r)
@@ -503,22 +504,12 @@ func (tr *traffic) settle(after string) {
 		s.mu.Unlock()
 	}
 	for i, s := range tr.streams {
-		tr.streamPoll(after, s, wanted[i])
-	}
-}
-
-func (tr *traffic) streamPoll(after string, s *stream, n int) {
-	tr.t.Helper()
-	deadline := time.Now().Add(2 * time.Minute)
-	for {
-		err := s.missing(n)
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			tr.t.Fatalf("after %s: %v", after, err)
-		}
-		time.Sleep(streamInterval)
+		waiting.Eventually(tr.t, func() error {
+			if err := s.missing(wanted[i]); err != nil {
+				return fmt.Errorf("after %s: %w", after, err)
+			}
+			return nil
+		})
 	}
 }
 

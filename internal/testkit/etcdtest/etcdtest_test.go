@@ -21,7 +21,7 @@ import (
 var common Shared
 
 func TestMain(m *testing.M) {
-	waiting.Parallel()
+	waiting.Parallel(8)
 	code := m.Run()
 	common.Stop()
 	os.Exit(code)

@@ -2,23 +2,19 @@ package nstest
 
 import (
 	"errors"
-	"flag"
 	"io"
 	"os"
 	"os/exec"
 	"runtime"
-	"strconv"
 	"sync"
+
+	"github.com/lenonet/leno/internal/testkit/waiting"
 )
 
 // RunMoreAtOnce lets more tests of this process run at once than there are processors, because tests with namespaces
-// mostly wait for programs, packets and the kernel. -test.parallel on the command line overrides it. TestMain calls it
-// before it runs the tests.
+// mostly wait for programs, packets and the kernel; see waiting.Parallel.
 func RunMoreAtOnce() {
-	flag.Parse()
-	if lanes := flag.Lookup("test.parallel"); lanes.Value.String() == lanes.DefValue {
-		_ = lanes.Value.Set(strconv.Itoa(3 * runtime.GOMAXPROCS(0))) // a number is valid
-	}
+	waiting.Parallel(3 * runtime.GOMAXPROCS(0))
 }
 
 // starting is locked for reading while a process is being started.
