@@ -77,9 +77,9 @@ func (b *Backend) attach(subnets []netip.Prefix, report *backend.Report) (netlin
 		}
 	}
 	queues, err := openTUN(name, b.queues, b.want)
-	if errors.Is(err, errQueues) && link != nil {
+	if errors.Is(err, kernel.ErrTUNQueues) && link != nil {
 		// Created by an earlier version, with a single queue.
-		if err := unusedTUN(name); err != nil {
+		if err := kernel.CheckUnattached(name); err != nil {
 			return nil, nil, err
 		}
 		if err := h.DeleteLink(link); err != nil {

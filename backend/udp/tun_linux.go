@@ -29,9 +29,6 @@ type tun struct {
 
 var _ Device = (*tun)(nil)
 
-// errQueues means that the device was made for a single queue, which is decided at its creation.
-var errQueues = errors.New("the device is not a multi-queue TUN")
-
 // openTUN attaches to a number of queues of the TUN device with the given name in the calling
 // thread's network namespace, and creates the device if there is none. The device stays when its
 // descriptors are closed or the process dies; addresses and routes stay with it unless it is set
@@ -45,13 +42,13 @@ func openTUN(name string, queues int, want offloads) (_ []*tun, err error) {
 		}
 	}()
 	for range queues {
-		fd, err := kernel.OpenTUN()
+		fd, err := kernel.OpenTUN(name, unix.IFF_MULTI_QUEUE)
 		if err != nil {
 			return out, err
 		}
 		t := &tun{fd: fd, iov: make([]unix.Iovec, 0, maxIOV)}
 		out = append(out, t)
-		if t.can, err = attachTUN(fd, name, want); err != nil {
+		if t.can, err = setOffloads(fd, want); err != nil {
 			return out, fmt.Errorf("attach to tun device %s: %w", name, err)
 		}
 		if len(out) == 1 && queues > 1 && want.steer {
@@ -66,40 +63,6 @@ func openTUN(name string, queues int, want offloads) (_ []*tun, err error) {
 		}
 	}
 	return out, nil
-}
-
-func attachTUN(fd int, name string, want offloads) (offloads, error) {
-	switch err := kernel.AttachTUN(fd, name, unix.IFF_VNET_HDR|unix.IFF_MULTI_QUEUE); {
-	case errors.Is(err, unix.EINVAL):
-		return offloads{}, errQueues
-	case err != nil:
-		return offloads{}, err
-	}
-	if err := unix.IoctlSetPointerInt(fd, unix.TUNSETVNETHDRSZ, offload.HeaderLen); err != nil {
-		return offloads{}, fmt.Errorf("set length of vnet header: %w", err)
-	}
-	can, err := setOffloads(fd, want)
-	if err != nil {
-		return offloads{}, err
-	}
-	if err := unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1); err != nil {
-		return offloads{}, fmt.Errorf("make persistent: %w", err)
-	}
-	return can, nil
-}
-
-// unusedTUN checks that no process is attached to a single-queue device, and returns kernel.ErrTUNBusy if one
-// is. For the wrong kind of opener the kernel returns EINVAL in both cases.
-func unusedTUN(name string) error {
-	fd, err := kernel.OpenTUN()
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	if err := kernel.AttachTUN(fd, name, 0); err != nil {
-		return fmt.Errorf("attach to tun device %s: %w", name, err)
-	}
-	return nil
 }
 
 // setOffloads enables those of the wanted offloads that the kernel supports: UDP segmentation needs

@@ -156,8 +156,13 @@ func (t *tunnel) makeRoom(link netlink.Link, report *backend.Report) (netlink.Li
 		if !multi && t.kind == tunKind {
 			return link, nil
 		}
-		if err := unusedTUN(tuntap, multi); err != nil {
-			return nil, err
+		switch {
+		case !multi:
+			if err := kernel.CheckUnattached(link.Attrs().Name); err != nil {
+				return nil, err
+			}
+		case tuntap.Queues > 0:
+			return nil, fmt.Errorf("attach to tun device %s: %w", tuntap.Name, kernel.ErrTUNBusy)
 		}
 	}
 	if err := t.handle.DeleteLink(link); err != nil {
@@ -165,24 +170,6 @@ func (t *tunnel) makeRoom(link netlink.Link, report *backend.Report) (netlink.Li
 	}
 	report.Writes++
 	return nil, nil
-}
-
-// unusedTUN returns kernel.ErrTUNBusy if another process is attached to a TUN device.
-func unusedTUN(link *netlink.Tuntap, multi bool) error {
-	var err error
-	if multi && link.Queues > 0 {
-		err = kernel.ErrTUNBusy
-	}
-	if !multi {
-		var fd int
-		if fd, err = attachTUN(link.Name); err == nil {
-			err = unix.Close(fd)
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("attach to tun device %s: %w", link.Name, err)
-	}
-	return nil
 }
 
 func (t *tunnel) openKernel(link netlink.Link) (_ netlink.Link, err error) {

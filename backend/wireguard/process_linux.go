@@ -223,14 +223,11 @@ func (t *tunDevice) Events() <-chan tun.Event { return t.events }
 // Close implements tun.Device.
 func (t *tunDevice) Close() error { return t.close() }
 
-// errQueues means that the device was made for several queues, as the udp backend makes it.
-var errQueues = errors.New("the device is a multi-queue TUN")
-
 // openTUN attaches to a TUN device, which stays when the process ends.
 func openTUN(name string, mtu int) (*tunDevice, error) {
-	fd, err := attachTUN(name)
+	fd, err := kernel.OpenTUN(name, 0)
 	if err != nil {
-		return nil, fmt.Errorf("attach to tun device %s: %w", name, err)
+		return nil, err
 	}
 	inner, _, err := tun.CreateUnmonitoredTUNFromFD(fd) // owns fd from here on
 	if err != nil {
@@ -243,34 +240,4 @@ func openTUN(name string, mtu int) (*tunDevice, error) {
 		return inner.Close()
 	})
 	return t, nil
-}
-
-// vnetHeader is the length of the header that the library reads before each packet: struct virtio_net_hdr.
-const vnetHeader = 10
-
-// attachTUN returns a descriptor of a persistent TUN device.
-func attachTUN(name string) (fd int, err error) {
-	fd, err = kernel.OpenTUN()
-	if err != nil {
-		return -1, err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, unix.Close(fd))
-		}
-	}()
-	switch err := kernel.AttachTUN(fd, name, unix.IFF_VNET_HDR); {
-	case errors.Is(err, unix.EINVAL):
-		return -1, errQueues
-	case err != nil:
-		return -1, err
-	}
-	// Both settings belong to the device and outlive the process that made them.
-	if err := unix.IoctlSetPointerInt(fd, unix.TUNSETVNETHDRSZ, vnetHeader); err != nil {
-		return -1, fmt.Errorf("set length of vnet header: %w", err)
-	}
-	if err := unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1); err != nil {
-		return -1, fmt.Errorf("make persistent: %w", err)
-	}
-	return fd, nil
 }
