@@ -44,8 +44,6 @@ type Options struct {
 	// TLS makes the servers require TLS with a client certificate, such as Server.CertFile. Traffic between the
 	// members is not encrypted.
 	TLS bool
-	// ExtraArgs are appended to the arguments of each server, for example "--auto-compaction-retention=1s".
-	ExtraArgs []string
 }
 
 // Server is a cluster of one or more etcd servers on loopback addresses. Methods end the test when they fail. One
@@ -172,7 +170,7 @@ func (s *Server) args(m *member) []string {
 			"--client-cert-auth",
 		)
 	}
-	return append(args, s.options.ExtraArgs...)
+	return args
 }
 
 // initialCluster returns the members as etcd's flag has them: "m0=http://127.0.0.1:40001,m1=http://127.0.0.1:40003".
