@@ -238,3 +238,25 @@ func (b burst) send(conn *net.UDPConn, to netip.AddrPort, flow byte, seq uint32,
 	}
 	return seq, nil
 }
+
+// udpPacket returns a complete IPv4 packet from port 9 to port 7, without UDP checksum.
+func udpPacket(src, dst [4]byte, payload string) []byte {
+	pkt := []byte{0x45, 0, 0, byte(28 + len(payload)), 0, 1, 0, 0, 64, 17, 0, 0}
+	pkt = append(append(pkt, src[:]...), dst[:]...)
+	sum := checksum(pkt)
+	pkt[10], pkt[11] = byte(sum>>8), byte(sum)
+	pkt = append(pkt, 0, 9, 0, 7, 0, byte(8+len(payload)), 0, 0)
+	return append(pkt, payload...)
+}
+
+// checksum returns the Internet checksum (RFC 1071).
+func checksum(b []byte) uint16 {
+	var sum uint32
+	for i := 0; i+1 < len(b); i += 2 {
+		sum += uint32(b[i])<<8 | uint32(b[i+1])
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}
