@@ -1,7 +1,6 @@
 package udp
 
 import (
-	"encoding/binary"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -24,10 +23,8 @@ type recording struct {
 }
 
 type captured struct {
-	sent    bool // by the namespace
-	pkt     []byte
-	size    int  // of the segments that a super packet stands for, or 0
-	partial bool // the transport checksum is not complete yet
+	sent bool // by the namespace
+	pkt  []byte
 }
 
 const (
@@ -91,12 +88,8 @@ func (c *recording) read() error {
 			continue
 		}
 		one := captured{
-			sent:    at.Pkttype == unix.PACKET_OUTGOING,
-			pkt:     append([]byte(nil), buf[vnetLen+ethernetLen:n]...),
-			partial: buf[0]&1 != 0, // VIRTIO_NET_HDR_F_NEEDS_CSUM
-		}
-		if buf[1] != 0 {
-			one.size = int(binary.NativeEndian.Uint16(buf[4:]))
+			sent: at.Pkttype == unix.PACKET_OUTGOING,
+			pkt:  append([]byte(nil), buf[vnetLen+ethernetLen:n]...),
 		}
 		c.mu.Lock()
 		c.packets = append(c.packets, one)
