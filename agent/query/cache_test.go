@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -97,11 +98,13 @@ func TestManyQueries(t *testing.T) {
 	}
 }
 
-// TestFollowersFollowAgain: a query is followed while readers wait, and a little longer, and followed again for a new
-// reader, from the same index on.
+// TestFollowersFollowAgain: a query is followed once for all readers while they wait, and a little longer, and followed
+// again for new readers, from the same index on.
 func TestFollowersFollowAgain(t *testing.T) {
+	const readers = 8
 	value := watch.New[string]()
 	value.Set("value")
+	var reads atomic.Int64
 	for name, q := range map[string]Query{
 		"memory": {
 			Read:    func() (Content, error) { v, _, _ := value.Get(); return Content{Body: v}, nil },
@@ -112,6 +115,7 @@ func TestFollowersFollowAgain(t *testing.T) {
 				for {
 					v, _, changed := value.Get()
 					if index := uint64(len(v)); index != after {
+						reads.Add(1)
 						return Content{Body: v}, index, nil
 					}
 					select {
@@ -127,6 +131,7 @@ func TestFollowersFollowAgain(t *testing.T) {
 			c := New(func() *retry.Loop { return nil }, 10)
 			c.linger = time.Millisecond
 			defer c.Close()
+			reads.Store(0)
 			q.Name = name
 			first, err := c.Now(t.Context(), q, 0)
 			if err != nil {
@@ -134,24 +139,33 @@ func TestFollowersFollowAgain(t *testing.T) {
 			}
 			index := first.Index
 			for i := range 3 {
-				got := make(chan Answer, 1)
-				go func() {
-					out, _, _ := c.Next(t.Context(), q, index, time.Minute)
-					got <- out
-				}()
+				got := make(chan Answer, readers)
+				for range readers {
+					go func() {
+						out, _, _ := c.Next(t.Context(), q, index, time.Minute)
+						got <- out
+					}()
+				}
 				agenttest.Eventually(t, func() error {
-					if n := c.Waiting(); n != 1 {
+					if n := c.Waiting(); n != readers {
 						return fmt.Errorf("%d readers", n)
 					}
 					return nil
 				})
 				before, _, _ := value.Get()
 				value.Set(before + "+")
-				out := <-got
-				if out.Index <= index || string(out.Plain) != fmt.Sprintf("%q\n", before+"+") {
-					t.Errorf("%d. change: %d %s", i, out.Index, out.Plain)
+				var next uint64
+				for range readers {
+					out := <-got
+					if out.Index <= index || string(out.Plain) != fmt.Sprintf("%q\n", before+"+") {
+						t.Errorf("%d. change: %d %s", i, out.Index, out.Plain)
+					}
+					next = out.Index
 				}
-				index = out.Index
+				index = next
+				if n := reads.Load(); n > int64(2*i+3) { // the first one, the one of a new follower, and the change
+					t.Errorf("%d. change: %d readers made the store be asked %d times", i, readers, n)
+				}
 				agenttest.Eventually(t, func() error {
 					c.mu.Lock()
 					defer c.mu.Unlock()
