@@ -52,7 +52,7 @@ func TestFaults(t *testing.T) {
 			return func() { end(); more() }
 		}, false, map[string]string{"vxlan": silent + under + "\nto unknown, from unknown"}},
 		{"refused", func(_, b *host) func() { return b.drop("input udp dport PORT reject") }, false, map[string]string{
-			"vxlan": silent + under + "; port unreachable from 192.0.2.2 about udp port PORT\nto lost, from passes"}},
+			"": silent + under + "; port unreachable from 192.0.2.2 about udp port PORT\nto lost, from passes"}},
 		{"no echo over the underlay", func(_, b *host) func() { return b.drop("input iifname eth0 icmp type echo-request drop") }, true, map[string]string{
 			"": well + "underlay 192.0.2.2 0/2 0/0 largest 0 of 1500"}},
 		{"no echo through the overlay", func(_, b *host) func() {

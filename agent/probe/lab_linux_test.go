@@ -16,6 +16,7 @@ import (
 	"github.com/lenonet/leno/backend/hostgw"
 	"github.com/lenonet/leno/backend/udp"
 	"github.com/lenonet/leno/backend/vxlan"
+	"github.com/lenonet/leno/backend/wireguard"
 	"github.com/lenonet/leno/internal/testkit/nstest"
 	"github.com/lenonet/leno/internal/testkit/waiting"
 )
@@ -31,6 +32,7 @@ func TestMain(m *testing.M) {
 type host struct {
 	t       *testing.T
 	n       int
+	dir     string // of its state
 	kind    backend.Type
 	ns      *nstest.NS
 	backend backend.Backend
@@ -44,7 +46,7 @@ type host struct {
 var pools = []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16"), netip.MustParsePrefix("fd00:5::/48")}
 
 func kindOf(name string) backend.Type {
-	return map[string]func() backend.Type{"vxlan": vxlan.Type, "udp": udp.Type, "host-gw": hostgw.Type}[name]()
+	return map[string]func() backend.Type{"vxlan": vxlan.Type, "udp": udp.Type, "host-gw": hostgw.Type, "wireguard": wireguard.Type}[name]()
 }
 
 // newHosts returns hosts 1 and 2, neighbours on an underlay with an MTU of 1500.
@@ -55,7 +57,7 @@ func newHostsOver(t *testing.T, kind string, outer6 bool) (a, b *host) {
 	var out [2]*host
 	var joints [2]nstest.Joint
 	for i := range out {
-		out[i] = &host{t: t, n: i + 1, kind: kindOf(kind), ns: nstest.New(t), outer6: outer6}
+		out[i] = &host{t: t, n: i + 1, dir: t.TempDir(), kind: kindOf(kind), ns: nstest.New(t), outer6: outer6}
 		out[i].ns.Sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")
 		joints[i] = nstest.Joint{NS: out[i].ns, Link: "eth0"}
 		for _, a := range out[i].addrs() {
@@ -111,7 +113,7 @@ func (h *host) apply(peer *host) {
 	h.t.Helper()
 	node := func(x *host) string { return fmt.Sprintf("node-%d", x.n) }
 	build := func(x *host) backend.Backend {
-		b, err := x.kind.New(backend.Config{Network: "n", Link: "leno-n", NodeID: node(x), DataDir: h.t.TempDir(), Pools: pools, Options: x.options(), Logger: hclog.NewNullLogger()})
+		b, err := x.kind.New(backend.Config{Network: "n", Link: "leno-n", NodeID: node(x), DataDir: x.dir, Pools: pools, Options: x.options(), Logger: hclog.NewNullLogger()})
 		if err != nil {
 			h.t.Fatal(err)
 		}

@@ -21,6 +21,10 @@ underlay 192.0.2.2 2/2 2/2 largest 1500 of 1500, echo reply`,
 overlay 10.5.2.0 2/2 2/2 largest 1472 of 1472, echo reply
 overlay fd00:5:0:2:: 2/2 2/2 largest 1472 of 1472, echo reply
 underlay 192.0.2.2 2/2 2/2 largest 1500 of 1500, echo reply`,
+	"wireguard": `
+overlay 10.5.2.0 2/2 2/2 largest 1440 of 1440, echo reply
+overlay fd00:5:0:2:: 2/2 2/2 largest 1440 of 1440, echo reply
+underlay 192.0.2.2 2/2 2/2 largest 1500 of 1500, echo reply`,
 	// Before containers have a bridge, the peer's kernel does not have the address, and reports that once.
 	"host-gw": `
 overlay 10.5.2.1 0/0 1/1 largest 1500 of 1500, host unreachable from 192.0.2.2
