@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -25,7 +23,6 @@ import (
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
-	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
@@ -324,45 +321,4 @@ func TestMetrics(t *testing.T) {
 			}
 		}
 	})
-}
-
-// BenchmarkMetrics measures an answer to Prometheus by an agent that knows many hosts.
-func BenchmarkMetrics(b *testing.B) {
-	for _, hosts := range []int{10, 1000, 10000} {
-		b.Run(fmt.Sprintf("%d hosts", hosts), func(b *testing.B) {
-			store := memory.New()
-			for i := range hosts {
-				l := agenttest.Lease(fmt.Sprint("host-", i), 1, "", 0)
-				l.Subnets = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i/200 + 10), byte(i%200 + 1)}), 24)}
-				l.PublicIPs = []netip.Addr{netip.AddrFrom4([4]byte{198, 18, byte(i / 250), byte(i%250 + 1)})}
-				record, err := registry.FormatLease(l)
-				if err != nil {
-					b.Fatal(err)
-				}
-				store.Put(leaseKey(l.Subnet()), record)
-			}
-			h := newHost(b, store, "a")
-			h.quiet = true
-			h.config.Networks[0].Pools = []config.Pool{{Prefix: netip.MustParsePrefix("10.0.0.0/8"), SubnetLen: 24}}
-			h.start().ready()
-			run, a := mustRunner(b, h), h.agent
-			eventually(b, func() error {
-				if snap, _ := run.Leases().Snapshot(); len(snap.Set.Leases) != hosts+1 {
-					return fmt.Errorf("%d leases are known, %d are bad", len(snap.Set.Leases), len(snap.Set.Bad))
-				}
-				return nil
-			})
-			handler, err := a.http.Handler()
-			if err != nil {
-				b.Fatal(err)
-			}
-			for b.Loop() {
-				w := httptest.NewRecorder()
-				handler.ServeHTTP(w, httptest.NewRequest("GET", "/v1/agent/metrics?format=prometheus", nil))
-				if w.Code != http.StatusOK {
-					b.Fatal(w.Body)
-				}
-			}
-		})
-	}
 }

@@ -135,42 +135,6 @@ func TestTouched(t *testing.T) {
 	}
 }
 
-func BenchmarkTouched(b *testing.B) {
-	for _, others := range []string{"0", "1000", "10000"} {
-		b.Run(others, func(b *testing.B) {
-			ns := nstest.New(b)
-			ns.Sh("(echo '*filter'; echo ':X - [0:0]'; seq " + others +
-				" | sed 's/.*/-A X -p tcp --dport 80 -j ACCEPT/'; echo COMMIT) | iptables-legacy-restore --noflush")
-			fw := iptablesHarness(netfilter.VariantLegacy).only()
-			ns.Do(func() {
-				for range 2 {
-					if _, err := fw.Apply(b.Context(), State{Networks: two()}); err != nil {
-						b.Fatal(err)
-					}
-				}
-				for b.Loop() {
-					fw.IsTouched()
-				}
-			})
-		})
-	}
-}
-
-func BenchmarkApplyUnchanged(b *testing.B) {
-	for _, h := range kinds() {
-		b.Run(h.kind, func(b *testing.B) {
-			ns, fw := nstest.New(b), h.only()
-			ns.Do(func() {
-				for b.Loop() {
-					if _, err := fw.Apply(b.Context(), State{Networks: two()}); err != nil {
-						b.Fatal(err)
-					}
-				}
-			})
-		})
-	}
-}
-
 // TestUnchangedIsNotListed checks that no program lists rules again that the kernel shows to be unchanged, and that any
 // change of a table, and other wishes, are followed by a listing.
 func TestUnchangedIsNotListed(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -139,30 +138,4 @@ func held() int {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int(m.HeapInuse + m.StackInuse)
-}
-
-func BenchmarkManyPeers(b *testing.B) {
-	ns, h, peers := newCrowd(b)
-	var before, after syscall.Rusage
-	ns.Do(func() {
-		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &before); err != nil {
-			b.Fatal(err)
-		}
-		for b.Loop() {
-			got, err := Run(context.Background(), h, peers, api.ProbeRequest{})
-			if err != nil {
-				b.Fatal(err)
-			}
-			for _, p := range got.Peers {
-				if !p.Reached {
-					b.Fatalf("%s", dump(p))
-				}
-			}
-		}
-		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &after); err != nil {
-			b.Fatal(err)
-		}
-	})
-	used := time.Duration(after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano())
-	b.ReportMetric(used.Seconds()/float64(b.N), "cpu-s/op")
 }

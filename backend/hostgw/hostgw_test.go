@@ -42,8 +42,6 @@ func TestConformance(t *testing.T) {
 	}})
 }
 
-func BenchmarkIdle(b *testing.B) { backendtest.Idle(b, backendtest.Suite{Type: Type()}) }
-
 func TestPlan(t *testing.T) {
 	prefixes := func(texts ...string) (out []netip.Prefix) {
 		for _, s := range texts {

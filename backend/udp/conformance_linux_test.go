@@ -27,5 +27,3 @@ func TestConformance(t *testing.T) {
 		})
 	}
 }
-
-func BenchmarkIdle(b *testing.B) { backendtest.Idle(b, backendtest.Suite{Type: Type()}) }

@@ -95,5 +95,3 @@ func dumpPeers(b backend.Backend) string {
 	}
 	return reconcile.Dump(peers, compareKeys)
 }
-
-func BenchmarkIdle(b *testing.B) { backendtest.Idle(b, backendtest.Suite{Type: newType(true)}) }

@@ -5,17 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
-
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lenonet/leno/registry"
-	"github.com/lenonet/leno/registry/replica"
 )
 
 // meter counts the bytes that a client receives.
@@ -172,96 +166,4 @@ func TestAbandonedSession(t *testing.T) {
 	}
 	_, err = s.open(t).Acquire(testContext(t), n, claim(4))
 	wantErr(t, err, registry.ErrLeasesLost)
-}
-
-// BenchmarkChange measures what one change of a lease costs a host in a network with 5,000 hosts.
-func BenchmarkChange(b *testing.B) {
-	const hosts = 5000
-	keys := layout{"/coreos.com/network", "default"}
-	n := network(b, "10.0.0.0/8")
-	var records []*record
-	put := func(key, value string, lease clientv3.LeaseID) {
-		records = append(records, &record{key: key, value: []byte(value), lease: lease, created: 5, modified: 5})
-	}
-	put(keys.definition(n.Name), "{}", 0)
-	put(keys.marker(n.Name), markerValue, 0)
-	conn := newConnection(newServers(Config{Prefix: keys.prefix, Network: keys.network}, user{}), &atomic.Int64{})
-	for i := range hosts {
-		a := &acquisition{conn: conn, network: n, claim: claim(i)}
-		l, value, err := a.record(uint64(i + 10))
-		if err != nil {
-			b.Fatal(err)
-		}
-		put(keys.lease(n.Name, l.Subnets), string(value), clientv3.LeaseID(i+1))
-		put(keys.session(n.Name, clientv3.LeaseID(i+1)), `{"node":"x"}`, clientv3.LeaseID(hosts+i+1))
-	}
-	t := replica.NewTree(0, 10, records)
-	changed := keys.lease(n.Name, n.Plan.Subnets(20))
-	first := n.Plan.Subnets(hosts / 2)[0]
-	view := conn.views.leases(n.Name)
-	read, kept := conn.reader(n)
-	if _, _, _, err := view.Compare(t, n, read, kept); err != nil { // which parses all
-		b.Fatal(err)
-	}
-	for b.Loop() {
-		r := *t.Get(changed)
-		r.modified = t.Revision + 1
-		t = t.Apply(replica.Change[*record]{Key: r.key, Revision: r.modified, Record: &r})
-		conn.recordOn(t, n.Name, first)
-		conn.keys.definitions(t)
-		if _, _, _, err := view.Compare(t, n, read, kept); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
-// BenchmarkMassStart measures a start of 80 hosts at once in a network with 800 leases. Each host reads as an agent does:
-// its last lease, a claim, its lease again.
-func BenchmarkMassStart(b *testing.B) {
-	const hosts = 80
-	for b.Loop() {
-		s := newStore(b, common.Get(b))
-		n := network(b, "10.0.0.0/8")
-		if err := s.open(b).PutNetwork(b.Context(), n); err != nil {
-			b.Fatal(err)
-		}
-		for i := range 800 {
-			a := &acquisition{network: n, claim: claim(i + 1000)}
-			l, value, err := a.record(uint64(i + 1000))
-			if err != nil {
-				b.Fatal(err)
-			}
-			if _, err := s.admin.Put(b.Context(), s.keys.lease(n.Name, l.Subnets), string(value)); err != nil {
-				b.Fatal(err)
-			}
-		}
-		var m meter
-		var failed atomic.Int64
-		var running sync.WaitGroup
-		for i := range hosts {
-			c := s.open(b, m.count)
-			running.Go(func() {
-				mine := claim(i)
-				mine.PublicIPs = []netip.Addr{netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)})}
-				for {
-					ctx, cancel := context.WithTimeout(b.Context(), 15*time.Second)
-					_, _, _ = c.WatchLease(ctx, n, n.Plan.Subnets(uint64(i + 10))[0], 0)
-					l, err := c.Acquire(ctx, n, mine)
-					if err == nil {
-						_, _, err = c.WatchLease(ctx, n, l.Subnet(), 0)
-					}
-					cancel()
-					if err == nil {
-						return
-					}
-					if failed.Add(1)%40 == 1 {
-						b.Log(err)
-					}
-				}
-			})
-		}
-		running.Wait()
-		b.ReportMetric(float64(m.received.Load())/1e6, "MB")
-		b.ReportMetric(float64(failed.Load()), "failed")
-	}
 }

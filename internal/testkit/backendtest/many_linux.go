@@ -1,17 +1,14 @@
 package backendtest
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/netip"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/internal/testkit/nstest"
@@ -19,32 +16,32 @@ import (
 
 // crowd is a host with many peers, of both families, all on its layer 2.
 type crowd struct {
-	tb    testing.TB
+	t     *testing.T
 	ns    *nstest.NS
 	b     backend.Backend
 	state backend.State
 }
 
-func newCrowd(tb testing.TB, s Suite, peers int) *crowd {
-	tb.Helper()
-	c := &crowd{tb: tb, ns: nstest.New(tb)}
+func newCrowd(t *testing.T, s Suite, peers int) *crowd {
+	t.Helper()
+	c := &crowd{t: t, ns: nstest.New(t)}
 	nstest.Join(
 		nstest.Joint{NS: c.ns, Link: underlay, Addrs: []string{"172.20.0.1/16", "2001:db8::1/64"}},
-		nstest.Joint{NS: nstest.New(tb), Link: underlay})
+		nstest.Joint{NS: nstest.New(t), Link: underlay})
 	public := func(n int) []netip.Addr {
 		return []netip.Addr{netip.AddrFrom4([4]byte{172, 20, byte(n >> 8), byte(n)}), netip.MustParseAddr(fmt.Sprintf("2001:db8::%x", n))}
 	}
 	options, err := s.Type.Normalize(json.RawMessage(s.Options))
 	if err != nil {
-		tb.Fatal(err)
+		t.Fatal(err)
 	}
 	pools := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00:5::/48")}
-	dir := tb.TempDir()
+	dir := t.TempDir()
 	open := func(node string) backend.Backend {
 		b, err := s.Type.New(backend.Config{Network: "test", Link: linkName, NodeID: node, DataDir: filepath.Join(dir, node), Pools: pools,
 			Options: options, Logger: hclog.NewNullLogger()})
 		if err != nil {
-			tb.Fatal(err)
+			t.Fatal(err)
 		}
 		return b
 	}
@@ -52,7 +49,7 @@ func newCrowd(tb testing.TB, s Suite, peers int) *crowd {
 	advertise := func(b backend.Backend) (adv backend.Advertisement) {
 		c.ns.Do(func() {
 			if adv, err = b.Advertise(at); err != nil {
-				tb.Fatal(err)
+				t.Fatal(err)
 			}
 		})
 		return adv
@@ -64,9 +61,9 @@ func newCrowd(tb testing.TB, s Suite, peers int) *crowd {
 		}
 	}
 	c.b = open("node-1")
-	tb.Cleanup(func() {
+	t.Cleanup(func() {
 		if err := c.b.Close(); err != nil {
-			tb.Errorf("close: %v", err)
+			t.Errorf("close: %v", err)
 		}
 	})
 	c.state = backend.State{Subnets: own(1), MTU: advertise(c.b).MTU, Underlay: at}
@@ -76,35 +73,30 @@ func newCrowd(tb testing.TB, s Suite, peers int) *crowd {
 		c.state.Peers = append(c.state.Peers, backend.Peer{Node: node, Subnets: own(n), PublicIPs: public(n),
 			Backend: s.Type.Name, Attributes: advertise(b).Attributes})
 		if err := b.Close(); err != nil {
-			tb.Fatal(err)
+			t.Fatal(err)
 		}
 	}
 	return c
 }
 
-func (c *crowd) apply(ctx context.Context) (r backend.Report) {
-	c.tb.Helper()
-	c.ns.Do(func() { r = c.applyHere(ctx) })
-	return r
-}
-
-// applyHere applies the state on a thread that is already in the namespace.
-func (c *crowd) applyHere(ctx context.Context) backend.Report {
-	r, err := c.b.Apply(ctx, c.state)
+func (c *crowd) apply() (r backend.Report) {
+	c.t.Helper()
+	var err error
+	c.ns.Do(func() { r, err = c.b.Apply(c.t.Context(), c.state) })
 	if err != nil {
-		c.tb.Fatalf("apply: %v", err)
+		c.t.Fatalf("apply: %v", err)
 	}
 	if r.Peers != len(c.state.Peers) {
-		c.tb.Fatalf("%d peers in place: %+v", r.Peers, r.Skipped[:min(3, len(r.Skipped))])
+		c.t.Fatalf("%d peers in place: %+v", r.Peers, r.Skipped[:min(3, len(r.Skipped))])
 	}
 	return r
 }
 
 // testCrowd checks that anything removed from many peers is completely restored, by not much more than a write for each
-// lost entry, and that an Apply that finds everything in place writes nothing. Idle measures how long that takes.
+// lost entry, and that an Apply that finds everything in place writes nothing.
 func testCrowd(t *testing.T, s Suite) {
 	c := newCrowd(t, s, s.Crowd)
-	c.apply(t.Context())
+	c.apply()
 	dump := func() string {
 		script := "ip route show proto 108; ip -6 route show proto 108"
 		if s.Type.Device {
@@ -126,7 +118,7 @@ func testCrowd(t *testing.T, s Suite) {
 		if dump() == want {
 			t.Errorf("%s: does nothing", fault)
 		}
-		r := c.apply(t.Context())
+		r := c.apply()
 		if r.Writes == 0 || len(r.Healed) == 0 {
 			t.Errorf("%s: report %+v", fault, r)
 		}
@@ -138,38 +130,8 @@ func testCrowd(t *testing.T, s Suite) {
 		if most := strings.Count(want, "\n") + s.Crowd + 20; r.Writes > most {
 			t.Errorf("%s: %d writes, more than %d", fault, r.Writes, most)
 		}
-		if r := c.apply(t.Context()); r.Writes != 0 || len(r.Healed) != 0 {
+		if r := c.apply(); r.Writes != 0 || len(r.Healed) != 0 {
 			t.Errorf("%s: the next look wrote: %+v", fault, r)
 		}
 	}
-}
-
-// Idle measures an Apply with a thousand peers that are all in place. "cpu-ms/op" is the CPU time
-// of the process, including garbage collection.
-func Idle(b *testing.B, s Suite) {
-	c := newCrowd(b, s, 1000)
-	c.ns.Do(func() {
-		for range 2 {
-			c.applyHere(b.Context())
-		}
-		before := cpu(b)
-		b.ResetTimer()
-		for range b.N {
-			if r := c.applyHere(b.Context()); r.Writes != 0 {
-				b.Fatalf("wrote: %+v", r)
-			}
-		}
-		b.StopTimer()
-		b.ReportMetric(float64((cpu(b)-before).Microseconds())/1000/float64(b.N), "cpu-ms/op")
-	})
-}
-
-// cpu returns the CPU time that the process has used so far, user and system.
-func cpu(b *testing.B) time.Duration {
-	b.Helper()
-	var use unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &use); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(use.Utime.Nano() + use.Stime.Nano())
 }
