@@ -122,7 +122,7 @@ func TestDocumentationBlocks(t *testing.T) {
 		"guides/encrypt.mdx: leno network plan encrypted.hcl":                                                         1,
 		"troubleshooting/index.mdx: leno status":                                                                      1,
 		"troubleshooting/index.mdx: sudo leno trace 10.5.34.2 10.5.35.2":                                              1,
-		// There is no etcd beside the hosts of this test. TestStores in registry/transfer copies between real stores.
+		// There is no etcd beside the hosts of this test. TestStores in e2e/migrate copies between real stores.
 		"migrate/stores.mdx: leno store copy -from=etcd.hcl -to=consul.hcl -dry-run": 1,
 		"migrate/stores.mdx: leno store copy -from=etcd.hcl -to=consul.hcl":          1,
 		"migrate/stores.mdx: leno store copy -from=consul.hcl -to=etcd.hcl -dry-run": 1,
