@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -15,10 +14,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 )
-
-func listen(ctx context.Context, address string) (net.Listener, error) {
-	return new(net.ListenConfig).Listen(ctx, "tcp", address)
-}
 
 func TestParsePing(t *testing.T) {
 	wrapped := new(strings.Builder)

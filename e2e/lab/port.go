@@ -49,10 +49,3 @@ func (l *Lab) AddCard(ctx context.Context, name string) (*Port, error) {
 	}
 	return &Port{Device: name, MTU: l.opts.MTU}, nil
 }
-
-// Unplug disconnects a port from the switch: packets are lost in both directions, and the machine
-// notices nothing else. Plug connects it again.
-func (l *Lab) Unplug(ctx context.Context, p *Port) error { return l.unplug(ctx, p.Device) }
-
-// Plug connects a port to the switch.
-func (l *Lab) Plug(ctx context.Context, p *Port) error { return l.plug(ctx, p.Device) }
