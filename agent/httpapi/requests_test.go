@@ -93,7 +93,8 @@ func TestNothingIsNull(t *testing.T) {
 	h := newHost(t, nil)
 	h.join(h.define("waiting", "10.9.0.0/16"))
 	h.serve("127.0.0.1:0")
-	for _, path := range []string{"networks", "network/waiting", "network/waiting/peers"} {
+	for _, path := range []string{"networks", "network/waiting", "network/waiting/peers", "network/waiting/reservations",
+		"agent/events", "agent/config", "agent/metrics"} {
 		if status, body := h.request("GET", "/v1/"+path, ""); status != 200 || strings.Contains(body, "null") {
 			t.Errorf("%s: %d %s", path, status, body)
 		}

@@ -1,14 +1,10 @@
 package docs
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
-	"os"
-	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -297,91 +293,4 @@ func steady(v any) any {
 		}
 	}
 	return v
-}
-
-// answerType matches the type of the response to a request that succeeded.
-var answerType = regexp.MustCompile("(?m)^- `200`: \\[(\\w+)\\]")
-
-// TestDocumentationAnswers requests every endpoint that can be read from a real agent and compares
-// the response with the type that its page names.
-func TestDocumentationAnswers(t *testing.T) {
-	w := world.New(t, lab.Options{Hosts: 2})
-	w.StartNetwork("udp")
-	h := w.Hosts[0]
-	if _, err := h.Leno(w.Ctx, "reservation", "add", "-force", "-node=host-c", "default", "10.5.40.0/24"); err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(h.ConfigFile())
-	w.Must(err)
-	w.Must(os.WriteFile(h.ConfigFile(), append(text, "\nenable_debug = true\n"...), 0o644)) // enables the profiles
-	if _, err := h.Leno(w.Ctx, "reload"); err != nil {
-		t.Fatal(err)
-	}
-	types := map[string]any{}
-	for _, v := range []any{api.Health{}, api.Self{}, api.NetworkList{}, api.Network{}, api.NetworkSwitch{}, api.LeaseList{}, api.Lease{},
-		api.ReservationList{}, api.PeerList{}, api.HostList{}, api.EventList{}, api.Metrics{}, api.Configuration{}} {
-		types[reflect.TypeOf(v).Name()] = v
-	}
-	subnet := strings.ReplaceAll(w.Subnet(h, "default").String(), "/", "-")
-	answers := map[string]string{"/debug/pprof/": ""} // the type of the response, "" if it is not JSON
-	for _, page := range docpages.Pages(t) {
-		if !strings.HasPrefix(page, docpages.Dir+"api/") {
-			continue
-		}
-		for _, section := range strings.Split(docpages.Source(t, page), "\n## GET ")[1:] {
-			path, _, _ := strings.Cut(section, "\n")
-			section, _, _ = strings.Cut(section, "\n## ")
-			answers[path] = ""
-			if m := answerType.FindStringSubmatch(section); m != nil {
-				answers[path] = m[1]
-			}
-		}
-	}
-	delete(answers, "/v1/agent/monitor") // it does not end
-	for path, named := range answers {
-		path = strings.NewReplacer(":network", "default", ":subnet", subnet).Replace(path)
-		var body string
-		w.Eventually(path+" to answer with 200", func(ctx context.Context) error { // health warns for a moment after a start
-			status, text, err := h.Get(ctx, path)
-			if err == nil && status != http.StatusOK {
-				err = fmt.Errorf("%d: %s", status, text)
-			}
-			body = text
-			return err
-		})
-		if named == "" {
-			if body == "" || json.Valid([]byte(body)) {
-				t.Errorf("%s: the page names no type: %s", path, body)
-			}
-			continue
-		}
-		v, ok := types[named]
-		if !ok {
-			t.Errorf("%s: no type %s", path, named)
-			continue
-		}
-		into := reflect.New(reflect.TypeOf(v))
-		decoder := json.NewDecoder(strings.NewReader(body))
-		decoder.DisallowUnknownFields()
-		if err := decoder.Decode(into.Interface()); err != nil {
-			t.Errorf("%s is no %s: %v\n%s", path, named, err, body)
-		}
-		if strings.Contains(body, "null") {
-			t.Errorf("%s: null in %s", path, body)
-		}
-		again, err := json.Marshal(into.Interface())
-		w.Must(err)
-		if !bytes.Equal(bytes.TrimSpace([]byte(body)), again) {
-			t.Errorf("%s: %s, by its type %s", path, body, again)
-		}
-	}
-	if len(answers) < 12 {
-		t.Errorf("only %d endpoints were asked", len(answers))
-	}
-	status, body, err := h.Get(w.Ctx, "/v1/nothing")
-	w.Must(err)
-	var refused api.Error
-	if err := json.Unmarshal([]byte(body), &refused); err != nil || status != http.StatusNotFound || refused.Code != status || refused.Message == "" {
-		t.Errorf("%d: %s, %v", status, body, err)
-	}
 }
