@@ -87,7 +87,7 @@ func newMachine(t *testing.T, programs ...string) *machine {
 			t.Fatal(err)
 		}
 	}
-	m.write("blue.env", subnetFiles["dual"], 0o644)
+	m.write("blue.env", subnetFile, 0o644)
 	m.environment = []string{"PATH=" + m.path("bin") + ":/usr/bin:/bin", "ENGINE_VERSION=28.3.2", "ENGINE_STATE=" + m.path("state"), "ENGINE_UNIT=" + unit,
 		"SYSTEMD_DIR=" + m.path("systemd"), "LENO_ADDRESS=http://127.0.0.1:1"}
 	return m
@@ -172,7 +172,7 @@ func TestScriptNetwork(t *testing.T) {
 			m.ran(m.run(0, "Created Docker network leno-blue.", "network", file), "docker network create --label=leno.options=--driver=bridge --subnet=10.5.34.0/24")
 			m.ran(m.run(0, "Docker network leno-blue is up to date.", "network", file))
 
-			m.write("blue.env", strings.ReplaceAll(subnetFiles["dual"], "34.1/24", "77.1/24"), 0o644)
+			m.write("blue.env", strings.ReplaceAll(subnetFile, "34.1/24", "77.1/24"), 0o644)
 			m.ran(m.run(0, "would run: docker network rm leno-blue", "-dry-run", "network", file))
 			m.ran(m.run(0, "Created Docker network leno-blue.", "network", file), "docker network rm leno-blue", "docker network create")
 
@@ -182,7 +182,7 @@ func TestScriptNetwork(t *testing.T) {
 			n["leno-blue"].Containers["web"] = &Container{Name: "web"}
 			m.save(n)
 			m.ran(m.run(0, "up to date", "network", file))
-			m.write("blue.env", subnetFiles["dual"], 0o644)
+			m.write("blue.env", subnetFile, 0o644)
 			m.ran(m.run(1, "is in use by: db web", "network", file))
 			m.ran(m.run(0, "Created Docker network leno-blue.", "-force", "network", file), "docker network disconnect --force leno-blue db", "docker network disconnect --force leno-blue web",
 				"docker network rm leno-blue", "docker network create", "docker network connect leno-blue db", "docker network connect leno-blue web")
@@ -227,7 +227,7 @@ func TestScriptContainers(t *testing.T) {
 			on := n["leno-blue"].Containers
 			on["stopped"] = &Container{Name: "stopped", Stopped: true}
 			m.save(n)
-			m.write("blue.env", strings.ReplaceAll(subnetFiles["dual"], "34.1/24", "77.1/24"), 0o644)
+			m.write("blue.env", strings.ReplaceAll(subnetFile, "34.1/24", "77.1/24"), 0o644)
 			m.ran(m.run(1, "is in use by: stopped", "network", file))
 			on["db"] = &Container{Name: "db"}
 			on["web"] = &Container{Name: "web", IPAMConfig: &struct{ IPv4Address, IPv6Address string }{"10.5.34.9", "fd00:5:0:22::9"}, Aliases: []string{"www", "api"}}

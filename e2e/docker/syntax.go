@@ -1,6 +1,6 @@
-// Package docker compares the options that leno gives to Docker with those that Docker documents,
-// and runs examples/docker with a fake engine that accepts only those. There is no real engine
-// where the tests run.
+// Package docker runs examples/docker with a fake engine that accepts only the options that Docker
+// documents, and lets a real dockerd validate what leno writes. There is no real engine where the
+// tests run.
 package docker
 
 import (
@@ -21,8 +21,7 @@ const (
 	text kind = iota
 	truth
 	number
-	bridgeAddress // 10.5.34.1/24: an address that a host may have, with the prefix length
-	prefix        // 10.5.34.0/24
+	prefix // 10.5.34.0/24
 	address
 	mode       // gateway mode
 	interfaces // eth0:eth1
@@ -35,26 +34,7 @@ type option struct {
 	many  bool // may be given more than once
 }
 
-// daemonOptions are the network options of dockerd: command-line flags, with two dashes, and
-// members of daemon.json (https://docs.docker.com/reference/cli/dockerd, and
-// cmd/dockerd/config_unix.go at the engine's tags).
-var daemonOptions = map[string]option{
-	"bip":                  {"1.13", bridgeAddress, false},
-	"bip6":                 {"28.0.0", bridgeAddress, false},
-	"bridge":               {"1.13", text, false},
-	"fixed-cidr":           {"1.13", prefix, false},
-	"fixed-cidr-v6":        {"1.13", prefix, false},
-	"ip-masq":              {"1.13", truth, false},
-	"ip-forward":           {"1.13", truth, false},
-	"iptables":             {"1.13", truth, false},
-	"ip6tables":            {"20.10", truth, false},
-	"ipv6":                 {"1.13", truth, false},
-	"mtu":                  {"1.13", number, false},
-	"allow-direct-routing": {"28.2.0", truth, false},
-	"firewall-backend":     {"29.0.0", text, false},
-}
-
-// createOptions are those of `docker network create`; bridgeOptions are those that its driver
+// createOptions are the options of `docker network create`; bridgeOptions are those that its driver
 // bridge accepts with --opt (https://docs.docker.com/engine/network/drivers/bridge).
 var (
 	createOptions = map[string]option{
@@ -97,13 +77,9 @@ func (o option) check(version dockeropts.Version, name, value string) error {
 		if n, err := strconv.Atoi(value); err != nil || n < 68 || n > 65535 {
 			return fmt.Errorf("%s: %q is no MTU", name, value)
 		}
-	case bridgeAddress, prefix:
-		p, err := netip.ParsePrefix(value)
-		if err != nil || (p == p.Masked()) != (o.kind == prefix) {
+	case prefix:
+		if p, err := netip.ParsePrefix(value); err != nil || p != p.Masked() {
 			return fmt.Errorf("%s: %q, %v", name, value, err)
-		}
-		if v6 := strings.HasSuffix(name, "6"); strings.HasPrefix(name, "bip") && p.Addr().Is6() != v6 || name == "fixed-cidr-v6" && !p.Addr().Is6() {
-			return fmt.Errorf("%s: %q is of the other family", name, value)
 		}
 	case address:
 		if _, err := netip.ParseAddr(value); err != nil {
@@ -136,23 +112,6 @@ var (
 	deviceName  = regexp.MustCompile(`^[^\s/:]{1,15}$`)
 	networkName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
 )
-
-// checkDaemon returns an error if dockerd would not start with the flags.
-func checkDaemon(version dockeropts.Version, flags []string) (map[string]string, error) {
-	values, rest, err := parse(version, daemonOptions, flags)
-	if err == nil && len(rest) > 0 {
-		err = fmt.Errorf("dockerd takes no arguments: %q", rest)
-	}
-	out := map[string]string{}
-	for name, all := range values {
-		out[name] = all[0]
-	}
-	// docs: "--ipv6" of the default bridge required a prefix until 27 generated one.
-	if err == nil && out["ipv6"] == "true" && out["fixed-cidr-v6"]+out["bip6"] == "" && version.Major < 27 {
-		err = fmt.Errorf("--ipv6 needs --fixed-cidr-v6 in Docker %s", version)
-	}
-	return out, err
-}
 
 // A Network holds the arguments that `docker network create` was called with.
 type Network struct {
