@@ -13,7 +13,10 @@ import (
 	"github.com/lenonet/leno/e2e/restarts"
 )
 
-const targetBoot = 1 // s
+const (
+	targetBoot = 1   // s
+	targetGap  = 0.2 // s
+)
 
 // crossed is the effect of a number of restarts of one kind on the traffic, both families together.
 type crossed struct {
@@ -39,15 +42,15 @@ type crossed struct {
 // control run of the same traffic.
 func (m *measurement) lossless(ctx context.Context) error {
 	for _, backend := range []string{"vxlan", "host-gw"} {
-		if err := m.losslessOf(ctx, backend); err != nil {
+		if err := m.onSite(ctx, backend, m.losslessOf); err != nil {
 			return fmt.Errorf("%s: %w", backend, err)
 		}
 	}
 	return nil
 }
 
-func (m *measurement) losslessOf(ctx context.Context, backend string) (err error) {
-	// A lab of its own, because the sites need different things on the hosts.
+// onSite calls do with a site in a lab of its own, because sites need different things on the hosts.
+func (m *measurement) onSite(ctx context.Context, backend string, do func(context.Context, *restarts.Site) error) (err error) {
 	l, err := lab.New(ctx, lab.Options{Name: "measure", Hosts: 2, Leno: m.leno, Consul: m.consul})
 	if err != nil {
 		return err
@@ -58,6 +61,32 @@ func (m *measurement) losslessOf(ctx context.Context, backend string) (err error
 		return err
 	}
 	site.Rest = time.Second // for what a start does later
+	return do(ctx, site)
+}
+
+// restarts measures the effect of an agent's restart on packets that the agent itself forwards:
+// udp's. A TCP connection must survive it.
+func (m *measurement) restarts(ctx context.Context) error {
+	return m.onSite(ctx, "udp", func(ctx context.Context, site *restarts.Site) error {
+		for _, way := range restarts.Ways(site.Backend)[:2] { // SIGTERM and kill -9
+			what := "udp, " + way.Name + " and a start: "
+			for range 2 * m.runs {
+				report, err := site.Run(ctx, restarts.Step{Way: way, Rounds: 1})
+				if err != nil {
+					return err
+				}
+				sum := report.Sum()
+				m.result.seconds(what+"longest time without an answer", targetGap, sum.Gap)
+				m.result.add(what+"pings lost, at 1,000 a second", "pings", 0, float64(sum.Lost()))
+				m.result.seconds(what+"longest pause of a TCP connection", 0, report.Pause)
+			}
+		}
+		return nil
+	})
+}
+
+func (m *measurement) losslessOf(ctx context.Context, site *restarts.Site) error {
+	backend := site.Backend
 	var steps []restarts.Step
 	for _, way := range restarts.Ways(backend) {
 		steps = append(steps, restarts.Step{Way: way, Rounds: 2 * m.runs})
