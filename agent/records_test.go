@@ -43,6 +43,26 @@ func TestBadRecordsAreNamed(t *testing.T) {
 		store.Delete(nonsense)
 		a.check(health.Records, api.Passing)
 
+		reservation := memory.Prefix + "/reservations/n/" + registry.SubnetKey(free(a, b))
+		store.Put(reservation, []byte(`{"version":1,"subnet":"`+free(a, b).String()+`"}`))
+		a.check(health.Records, api.Warning, "1 record skipped (see `leno reservation list`)", reservation)
+		if list, err := a.client.Reservations(t.Context(), "n"); err != nil || len(list.Skipped) != 1 || list.Skipped[0].Key != reservation {
+			t.Errorf("%+v, %v", list, err)
+		}
+		store.Delete(reservation)
+		a.check(health.Records, api.Passing)
+
+		definition := memory.Prefix + "/networks/n"
+		good, _, _ := store.Get(definition)
+		store.Put(definition, []byte(`{"version":2}`))
+		a.check(health.Network, api.Warning, "the one before stays in force: ", "version 2 is a newer leno's")
+		a.applies(want)
+		if list, err := a.client.Networks(t.Context()); err != nil || len(list.Skipped) != 1 || list.Skipped[0].Key != definition {
+			t.Errorf("%+v, %v", list, err)
+		}
+		store.Put(definition, good)
+		a.check(health.Network, api.Passing)
+
 		store.Put(leaseKey(free(a, b)), []byte("{"))
 		a.check(health.Records, api.Warning, leaseKey(free(a, b)))
 		code, body := a.request("GET", "/v1/network/n/lease/"+registry.SubnetKey(free(a, b)), "")

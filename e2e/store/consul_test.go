@@ -173,11 +173,15 @@ func TestMalformedRecords(t *testing.T) {
 		`{"version":1,"subnet":"10.5.1.0/24","subnets":["10.5.2.0/24"],"node":"x","node_id":"y","public_ip":"192.0.2.77","mtu":1450,"backend":{"type":"vxlan"}}`,
 		`{"version":1,"subnet":"0.0.0.0/0","subnets":["0.0.0.0/0"],"node":"x","node_id":"y","public_ip":"192.0.2.77","mtu":1450,"backend":{"type":"vxlan"}}`,
 	}
+	const steering = "leno/leases/default/\x1b[2J\u202e" // steers terminals
 	deleted := w.RouteEvents(w.Hosts[0])
 	keys := map[string]bool{}
 	var puts, deletes api.TxnOps
 	for i := range 100 {
 		key := fmt.Sprintf("leno/leases/default/bad-%d", i)
+		if i == 1 {
+			key = steering
+		}
 		if i%2 == 0 {
 			free := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(255 - i), 0}), 24)
 			key = world.LeaseKey("default", free)
@@ -207,7 +211,10 @@ func TestMalformedRecords(t *testing.T) {
 		if got := w.Routes(h); fmt.Sprint(got) != fmt.Sprint(before[h]) {
 			t.Errorf("%s: routes %q, before %q", h.Name, got, before[h])
 		}
-		w.waitLog(h, slices.Collect(maps.Keys(keys))...)
+		w.waitLog(h, slices.DeleteFunc(slices.Collect(maps.Keys(keys)), func(key string) bool { return key == steering })...)
+		if text, err := h.Leno(w.Ctx, "lease", "list"); err != nil || strings.ContainsAny(text+h.Agent().Output(), "\x1b\u202e") {
+			t.Errorf("%s: %v, or the list or the log steers terminals:\n%q", h.Name, err, text)
+		}
 	}
 	if gone := deleted(); len(gone) != 0 {
 		t.Errorf("routes were deleted: %q", gone)
