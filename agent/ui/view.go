@@ -17,6 +17,7 @@ import (
 const (
 	rowsShown   = 100
 	fleetShown  = 40
+	fewFleet    = 10 // of them, the overview shows so many
 	fewHosts    = 32 // the overview shows all of so many hosts
 	spansShown  = 24
 	eventsShown = 40
@@ -191,9 +192,13 @@ func newPart(p Page, n Network) part {
 			out.Troubled++
 		}
 	}
+	shown := fewFleet
 	if p.Only != "" {
-		out.Fleet = n.Hosts[:min(len(n.Hosts), fleetShown)]
-		out.Paths = fleet.NewPathTable(n.Hosts)
+		shown = fleetShown
+	}
+	out.Fleet = n.Hosts[:min(len(n.Hosts), shown)]
+	out.Paths = fleet.NewPathTable(n.Hosts)
+	if p.Only != "" {
 		out.Chosen = out.Paths.Detail(p.Path)
 	}
 	out.Found = len(found)

@@ -52,11 +52,11 @@ func (b *browser) withoutScripts() {
 	a, other := b.Hosts[0], b.Hosts[1]
 	for _, path := range []string{"/ui", "/ui/network/default"} {
 		b.Open(path)
-		b.Shows(a.Name+": healthy", "255 slots, from 10.5.1.0/24", b.Subnet(a, "default").String(), b.Subnet(other, "default").String(),
+		b.Shows(a.Name+": healthy", "All 2 hosts", b.Subnet(a, "default").String(), b.Subnet(other, "default").String(),
 			other.Name, "this host holds "+b.Subnet(a, "default").String())
 	}
 	b.Open("/ui/network/default?q=" + other.Name)
-	b.Shows("1 to 1 of 1", b.Subnet(other, "default").String())
+	b.Shows("255 slots, from 10.5.1.0/24", "1 to 1 of 1", b.Subnet(other, "default").String())
 	b.Open("/")
 	b.Shows("Overview")
 	b.Scripts(true)

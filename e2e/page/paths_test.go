@@ -54,6 +54,11 @@ func TestPathsInABrowser(t *testing.T) {
 		return fmt.Errorf("there are %q", labels)
 	})
 	other.Shoot(pictures, "paths-lost", 1440)
+	other.Open("/ui")
+	other.shows("- ✓ ✓", "ms - lost", "✓ lost -")
+	other.Shoot(pictures, "overview-lost", 1216)
+	other.Do(chromedp.Click("table.paths tbody tr:first-child td:last-child")) // which has no link
+	other.Shows(a.Name+" to "+c.Name, "Run next", "Slots")
 	other.Clean()
 
 	_, err = c.Exec(w.Ctx, "nft", "delete", "table", "inet", "seeded")

@@ -209,7 +209,7 @@
   const choose = (cell) => {
     if (!cell.matches(".paths td:not([class])")) return;
     const table = cell.closest("table");
-    location.href = `?path=${cell.parentNode.dataset.key}_${table.rows[cell.cellIndex].dataset.key}#${table.dataset.detail}`;
+    location.href = `${table.dataset.page}?path=${cell.parentNode.dataset.key}_${table.rows[cell.cellIndex].dataset.key}#${table.dataset.detail}`;
   };
   const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
   document.addEventListener("click", (e) => choose(e.target));
