@@ -9,7 +9,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net/http"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -209,9 +208,6 @@ func unansweredHop(here api.Trace, other api.TraceEnd, address string, err error
 	}
 	if refused, ok := errors.AsType[*api.Error](err); ok {
 		saw = fmt.Sprintf("its agent at %s answers: %s", address, refused.Message)
-		if refused.Code == http.StatusNotFound && !strings.Contains(refused.Message, "subnet") {
-			saw += " (an older leno has no traces)"
-		}
 	}
 	return api.TraceHop{Stage: "other host", Node: other.Node, Where: address, Saw: saw, Status: api.HopUnknown,
 		Do: fmt.Sprintf("run `sudo leno trace %s` on %s", here.Arguments(), other.Node)}
