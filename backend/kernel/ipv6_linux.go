@@ -14,22 +14,29 @@ type IPv6 struct {
 	kernel  bool   // the kernel has IPv6
 }
 
-// FindIPv6 returns what a device can have of IPv6 in the network namespace of the calling thread.
+// FindIPv6 returns what a device can have of IPv6 in the network namespace of the calling thread. A device that is not
+// there, because another program has just renamed or deleted it, is no reason to remove what it can have.
 func FindIPv6(link string) IPv6 {
 	value, err := Sysctl("ipv6", "conf", link, "disable_ipv6")
 	switch {
-	case err == nil && value == "0":
-		return IPv6{kernel: true}
-	case err == nil:
+	case err == nil && value != "0":
 		return IPv6{"IPv6 is disabled: sysctl net.ipv6.conf." + link + ".disable_ipv6 is " + value, true}
-	case kernelHasIPv6():
+	case err == nil:
+		return IPv6{kernel: true}
+	case !kernelHasIPv6():
+		return IPv6{"the kernel has no IPv6", false}
+	case isConfigured("ipv4", link):
 		return IPv6{"device " + link + " has no IPv6", true}
 	}
-	return IPv6{"the kernel has no IPv6", false}
+	return IPv6{kernel: true}
 }
 
-func kernelHasIPv6() bool {
-	_, err := Sysctl("ipv6", "conf", "all", "disable_ipv6")
+// kernelHasIPv6 reports whether the kernel has IPv6.
+func kernelHasIPv6() bool { return isConfigured("ipv6", "all") }
+
+// isConfigured reports whether the kernel has settings of a family for a device.
+func isConfigured(family, device string) bool {
+	_, err := Sysctl(family, "conf", device, "forwarding")
 	return err == nil
 }
 
