@@ -161,7 +161,7 @@ func (n *network) hear(p *peer) {
 		if valueOf(to) == 1 && p.shown.State != api.PathLost {
 			to = nil // a rule of the peer drops only messages
 		}
-		if valueOf(from) == 1 && (p.shown.State != api.PathLost || p.isDown) {
+		if valueOf(from) == 1 && (p.shown.State != api.PathLost || p.outside == silentOutside) {
 			from = nil // so does one of this host, or the peer's agent does not run, or its host
 		}
 		p.shown.ToPeer, p.shown.FromPeer = higher(p.shown.ToPeer, to), higher(p.shown.FromPeer, from)
@@ -230,13 +230,15 @@ func valueOf(p *float64) float64 {
 }
 
 // isCutOff reports whether this host reaches none of its peers, of which there are several, while others reach each other:
-// one of them has said so since this host lost it, or said so before and Consul reports it as alive.
+// one of them has said so since this host lost it, or said so before and is up: it answers outside the overlay, or Consul
+// reports it as alive.
 func (n *network) isCutOff(held []*peer) bool {
 	if len(held) < 2 || slices.ContainsFunc(held, func(p *peer) bool { return p.shown.State != api.PathLost }) {
 		return false
 	}
 	return slices.ContainsFunc(held, func(p *peer) bool {
-		if p.Member != api.MemberAlive && !p.summary.At.After(p.shown.Since) {
+		isUp := p.outside == answersOutside || p.Member == api.MemberAlive
+		if !isUp && !p.summary.At.After(p.shown.Since) {
 			return false
 		}
 		others := p.summary.Reached

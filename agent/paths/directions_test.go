@@ -183,17 +183,19 @@ func TestCutOff(t *testing.T) {
 	for name, row := range map[string]struct {
 		peers  int
 		said   api.HostSummary
-		member string // what Consul reports of hosts from which nothing arrives, either; "" for hosts whose messages arrive
+		closed string // the direction in which packets are lost, "" if the hosts do not answer outside the overlay either
+		member string // what Consul reports of these
 		status string
 	}{
-		"they reach each other":          {2, api.HostSummary{Peers: 2, Reached: 2}, "", api.Critical},
-		"they reached only this one":     {2, api.HostSummary{Peers: 2, Reached: 1, Lost: []string{"host-0000"}}, "", api.Warning},
-		"they reach all but this one":    {2, api.HostSummary{Peers: 2, Reached: 1, Lost: []string{"this"}}, "", api.Critical},
-		"there is only one":              {1, api.HostSummary{Peers: 1, Reached: 1}, "", api.Warning},
-		"they are down":                  {2, api.HostSummary{Peers: 2, Reached: 2}, api.MemberFailed, api.Warning},
-		"nothing is known of them":       {2, api.HostSummary{Peers: 2, Reached: 2}, "none", api.Warning},
-		"Consul reaches them":            {2, api.HostSummary{Peers: 2, Reached: 2}, api.MemberAlive, api.Critical},
-		"they say nothing of themselves": {2, api.HostSummary{}, "", api.Warning},
+		"they reach each other":          {2, api.HostSummary{Peers: 2, Reached: 2}, "to", "", api.Critical},
+		"they reached each other":        {2, api.HostSummary{Peers: 2, Reached: 2}, "from", "", api.Critical},
+		"they reached only this one":     {2, api.HostSummary{Peers: 2, Reached: 1, Lost: []string{"host-0000"}}, "to", "", api.Warning},
+		"they reach all but this one":    {2, api.HostSummary{Peers: 2, Reached: 1, Lost: []string{"this"}}, "to", "", api.Critical},
+		"there is only one":              {1, api.HostSummary{Peers: 1, Reached: 1}, "to", "", api.Warning},
+		"they are down":                  {2, api.HostSummary{Peers: 2, Reached: 2}, "", api.MemberFailed, api.Warning},
+		"nothing is known of them":       {2, api.HostSummary{Peers: 2, Reached: 2}, "", "none", api.Warning},
+		"Consul reaches them":            {2, api.HostSummary{Peers: 2, Reached: 2}, "", api.MemberAlive, api.Critical},
+		"they say nothing of themselves": {2, api.HostSummary{}, "to", "", api.Warning},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -204,8 +206,8 @@ func TestCutOff(t *testing.T) {
 					s.expect(api.Passing, "packets reach")
 					time.Sleep(20 * time.Second)
 					s.change(func() {
-						if row.member == "" {
-							s.closed["host-0000"], s.closed["host-0001"] = "to", "to"
+						if row.closed != "" {
+							s.closed["host-0000"], s.closed["host-0001"] = row.closed, row.closed
 							return
 						}
 						s.gone["host-0000"], s.gone["host-0001"] = true, true

@@ -22,14 +22,20 @@ const (
 	lossyAbove = 2
 )
 
+// What a probe finds of a host outside the overlay, "" if it was not probed there.
+const (
+	answersOutside = "answers"
+	silentOutside  = "silent"
+)
+
 // path is what is known of the path to one peer. Only judge changes it.
 type path struct {
 	shown   api.PeerPath
 	history history
 
-	next   string // the state that the latest probes agree on, if it is another one than shown.State
-	agreed int    // how many of them do, without a break
-	isDown bool   // the latest probe of a silent path found the host silent outside the overlay too
+	next    string // the state that the latest probes agree on, if it is another one than shown.State
+	agreed  int    // how many of them do, without a break
+	outside string // what the latest probe of a silent path found outside the overlay
 
 	sent     int       // packets in results, at most window
 	results  uint      // one bit for each small packet, the latest in the lowest bit: 1 for a lost one
@@ -126,7 +132,7 @@ func (p *path) read(result api.PeerProbe, now time.Time) (found api.PeerPath, is
 	isShort := p.shown.State == api.PathShort && !isFullTested // nothing is known of its end
 	switch {
 	case len(silent) > 0:
-		p.isDown = isSilentOutside(result)
+		p.outside = findOutside(result)
 		found.State, found.Reason = api.PathLost, describeSilence(result, silent, all)
 	case len(short) > 0:
 		found.State, found.Reason = api.PathShort, strings.Join(short, ", ")
@@ -161,21 +167,24 @@ func describeSilence(result api.PeerProbe, silent, all []string) string {
 	if len(silent) < len(all) {
 		text = "no " + strings.Join(silent, " or ") + " packet is answered"
 	}
-	if isSilentOutside(result) {
+	if findOutside(result) == silentOutside {
 		return text + ", also outside the overlay"
 	}
 	return text
 }
 
-// isSilentOutside reports whether a host was probed outside the overlay and did not answer.
-func isSilentOutside(result api.PeerProbe) bool {
-	isProbed, isSilent := false, true
+// findOutside returns what a probe found of the host outside the overlay.
+func findOutside(result api.PeerProbe) (found string) {
 	for _, w := range result.Ways {
-		if w.Path == api.PathUnderlay && w.NotProbed == "" {
-			isProbed, isSilent = true, isSilent && w.Largest == 0
+		switch {
+		case w.Path != api.PathUnderlay || w.NotProbed != "":
+		case w.Largest > 0:
+			return answersOutside
+		default:
+			found = silentOutside
 		}
 	}
-	return isProbed && isSilent
+	return found
 }
 
 func smaller(a, b int) int {
