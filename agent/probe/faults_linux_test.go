@@ -63,6 +63,10 @@ func TestFaults(t *testing.T) {
 		}, true, map[string]string{"vxlan": silent + "underlay 192.0.2.2 0/2 0/0 largest 0 of 1500\nto passes, from passes"}},
 		{"own firewall", func(a, _ *host) func() { return a.drop("output ip daddr 192.0.2.2 icmp type echo-request drop") }, true, map[string]string{
 			"vxlan": well + "underlay 192.0.2.2 0/2 0/0 largest 0 of 1500; a firewall of this host drops it"}},
+		{"a route of another program to a part of the subnet", func(a, _ *host) func() {
+			return a.sh("ip link add lan0 type bridge; ip link set lan0 up; ip route add 10.5.2.0/25 dev lan0; ip route add fd00:5:0:2::/65 dev lan0",
+				"ip link del lan0")
+		}, false, map[string]string{"vxlan": silent + under + "\nto lost, from passes"}},
 		// A veth lets 4 more bytes pass, for the tag of a VLAN.
 		{"black hole", func(_, b *host) func() { return b.sh("ip link set eth0 mtu 1400", "ip link set eth0 mtu 1500") }, true, map[string]string{
 			"vxlan": strings.ReplaceAll(well, "2/2 2/2 largest @MTU", "2/2 0/2 largest 1354") + "underlay 192.0.2.2 2/2 0/2 largest 1404 of 1500, echo reply"}},

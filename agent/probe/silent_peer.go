@@ -31,13 +31,20 @@ func (p planner) probeDirections(ctx context.Context, l pinger, peer api.Peer, r
 // expiringEchoes returns echo requests to addresses behind the peer, one for each overlay path on which nothing came
 // back. Each goes to the last but one address of the peer's subnet and may make no hop there. An echo request for the
 // peer's own address is subject to its rules about itself, which may accept none from the overlay. The peer's kernel
-// drops this one instead, and reports that before any rule about containers applies.
+// drops this one instead, and reports that before any rule about containers applies. There is none if packets for the two
+// addresses leave by different devices, as with a route of another program to a part of the subnet.
 func (p planner) expiringEchoes(peer api.Peer, o api.PeerProbe) (out []echo) {
 	for _, w := range o.Ways {
 		i := slices.IndexFunc(peer.Subnets, func(s netip.Prefix) bool { return s.Contains(w.To) })
-		if w.Path == api.PathOverlay && w.NotProbed == "" && w.Largest == 0 && i >= 0 {
-			out = append(out, echo{from: w.From, to: backend.AddrBehind(peer.Subnets[i]), size: minSize, hops: 1})
+		if w.Path != api.PathOverlay || w.NotProbed != "" || w.Largest != 0 || i < 0 {
+			continue
 		}
+		behind := backend.AddrBehind(peer.Subnets[i])
+		ownLink, _ := p.kernel.route(w.To, 0)
+		if link, _ := p.kernel.route(behind, 0); link != ownLink {
+			return nil
+		}
+		out = append(out, echo{from: w.From, to: behind, size: minSize, hops: 1})
 	}
 	return out
 }
