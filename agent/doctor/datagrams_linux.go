@@ -77,7 +77,7 @@ func sendExpiring(ctx context.Context, protocol string, own netip.Addr, to netip
 		if to.Addr().Is6() {
 			network, ping.Type = "ip6:ipv6-icmp", ipv6.ICMPTypeEchoRequest // the kernel computes its checksum
 		}
-		payload, _ = ping.Marshal(nil) // it fails for other bodies
+		payload, _ = ping.Marshal(nil) // an Echo can always be encoded
 		d.LocalAddr = &net.IPAddr{IP: own.AsSlice()}
 	}
 	conn, err := d.DialContext(ctx, network, address)

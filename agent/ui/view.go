@@ -16,8 +16,8 @@ import (
 // Bounds of what one page shows.
 const (
 	rowsShown   = 100
-	fleetShown  = 40
-	fewFleet    = 10 // of them, the overview shows so many
+	fleetShown  = 40 // on a network's page
+	fewFleet    = 10 // the same on the overview
 	fewHosts    = 32 // the overview shows all of so many hosts
 	spansShown  = 24
 	eventsShown = 40
@@ -74,7 +74,7 @@ func (g group) Sentence() string {
 type part struct {
 	Network
 	Path     string // of its own page
-	Map      grid
+	Map      grid   // like Spans, only on the network's page
 	Spans    []span
 	More     bool // spans
 	Subnets  string
@@ -174,8 +174,7 @@ func problems(h api.Health) (out []problem) {
 
 func newPart(p Page, n Network) part {
 	id := func(r Row) string { return fmt.Sprintf("slot-%s-%s", n.Name, registry.SubnetKey(r.Subnets[0])) }
-	out := part{Network: n, Path: "ui/network/" + url.PathEscape(n.Name), Map: newGrid(n.Plan, n.Rows, id)}
-	out.Spans, out.More = freeSpans(n.Plan, n.Rows, spansShown)
+	out := part{Network: n, Path: "ui/network/" + url.PathEscape(n.Name)}
 	out.Subnets = registry.Join(n.Local.Subnets)
 	found := []Row{}
 	for _, r := range n.Rows {
@@ -192,15 +191,15 @@ func newPart(p Page, n Network) part {
 			out.Troubled++
 		}
 	}
+	out.Paths = fleet.NewPathTable(n.Hosts)
 	shown := fewFleet
 	if p.Only != "" {
 		shown = fleetShown
+		out.Chosen = out.Paths.Detail(p.Path)
+		out.Map = newGrid(n.Plan, n.Rows, id)
+		out.Spans, out.More = freeSpans(n.Plan, n.Rows, spansShown)
 	}
 	out.Fleet = n.Hosts[:min(len(n.Hosts), shown)]
-	out.Paths = fleet.NewPathTable(n.Hosts)
-	if p.Only != "" {
-		out.Chosen = out.Paths.Detail(p.Path)
-	}
 	out.Found = len(found)
 	out.Full = p.Only != "" || len(n.Rows) <= fewHosts
 	from := min(max(p.From, 0), max(len(found)-1, 0))
