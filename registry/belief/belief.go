@@ -280,7 +280,10 @@ func (b *Belief) markReplaced(l List, before map[string]Missing, lost bool) {
 		}
 		old, bound := b.known[key], writtenAfter(r.Lease, r.Lease.ModifyIndex)
 		was, isBack := before[key]
-		isWritten := r.Lease.Held() && (old == nil || old.Lease.ModifyIndex != r.Lease.ModifyIndex)
+		isWritten := r.Lease.Held() && (old == nil || !isSameWrite(r, old.Lease.Session, old.Lease.ModifyIndex))
+		if isBack && l.Marker == was.marker {
+			isWritten = r.Lease.Held() && !isSameWrite(r, old.Lease.Session, was.index) || bound > was.index
+		}
 		b.replace(l.Records, r, of, func(m Missing) bool {
 			switch {
 			case !lost:
@@ -311,6 +314,12 @@ func (b *Belief) replace(records map[string]*Record, r *Record, keys []string, i
 		}
 	}
 	return visible
+}
+
+// isSameWrite reports whether a record is as it was written with a session at an index: a store that was set back can
+// use an index again, but no host has the same session twice.
+func isSameWrite(r *Record, session string, index uint64) bool {
+	return r.Lease.ModifyIndex == index && (r.Lease.Session == session || session == registry.UnknownSession)
 }
 
 // writtenAfter returns a lower bound of the index at which a host last wrote its record, which was modified at an

@@ -27,6 +27,7 @@ type world struct {
 	restored  bool            // since the client looked last
 	removed   map[string]bool // by key: the client can tell that it was removed
 	hosts     []*host
+	sessions  int
 
 	client Belief
 	shown  map[uint64]string // what was shown at each version
@@ -73,7 +74,8 @@ func (w *world) write(h *host) {
 	if w.tree.marker == 0 {
 		w.tree.marker = w.tree.index
 	}
-	r := record(keyOf(h.slot), h.value(), fmt.Sprintf("session-%d", w.tree.index), w.tree.index)
+	w.sessions++ // never used again, other than an index
+	r := record(keyOf(h.slot), h.value(), fmt.Sprintf("session-%d", w.sessions), w.tree.index)
 	r.Lease.Slot, r.Lease.CreateIndex = h.slot, w.tree.index
 	if old := w.tree.records[r.Key]; old != nil {
 		r.Lease.CreateIndex = old.Lease.CreateIndex
