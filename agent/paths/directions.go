@@ -229,22 +229,25 @@ func valueOf(p *float64) float64 {
 	return *p
 }
 
-// isCutOff reports whether this host reaches none of its peers, of which there are several, while others reach each other:
-// one of them has said so since this host lost it, or said so before and is up: it answers outside the overlay, or Consul
-// reports it as alive.
-func (n *network) isCutOff(held []*peer) bool {
+// othersReached says how the others are known to reach each other, where this host reaches none of its peers, of which
+// there are several: "" if they are not. One of them has said so since this host lost it, or said so before and is up: it
+// answers outside the overlay, or Consul reports it as alive. The latter does not show that they still do.
+func (n *network) othersReached(held []*peer) (text string) {
 	if len(held) < 2 || slices.ContainsFunc(held, func(p *peer) bool { return p.shown.State != api.PathLost }) {
-		return false
+		return ""
 	}
-	return slices.ContainsFunc(held, func(p *peer) bool {
-		isUp := p.outside == answersOutside || p.Member == api.MemberAlive
-		if !isUp && !p.summary.At.After(p.shown.Since) {
-			return false
-		}
+	for _, p := range held {
 		others := p.summary.Reached
 		if !slices.Contains(p.summary.Lost, n.Node) {
 			others-- // this host
 		}
-		return others > 0
-	})
+		switch {
+		case others <= 0:
+		case p.summary.At.After(p.shown.Since):
+			return "others reach each other"
+		case p.outside == answersOutside || p.Member == api.MemberAlive:
+			text = "others are up, and reached each other before"
+		}
+	}
+	return text
 }

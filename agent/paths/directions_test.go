@@ -178,7 +178,8 @@ func TestOnlyMessagesAreLost(t *testing.T) {
 	})
 }
 
-// TestCutOff: the check is critical on a host that reaches no other one, if others said that they reach each other.
+// TestCutOff: the check is critical on a host that reaches no other one, if others said that they reach each other. It
+// says so only of the present if they have said it since.
 func TestCutOff(t *testing.T) {
 	for name, row := range map[string]struct {
 		peers  int
@@ -220,6 +221,10 @@ func TestCutOff(t *testing.T) {
 						want += " 2 of 2 hosts"
 					}
 					s.expect(row.status, want)
+					if _, reason := s.check(); strings.Contains(reason, "others reach each other:") &&
+						(row.status != api.Critical || row.closed != "to") {
+						t.Errorf("the reason claims more than is known: %s", reason)
+					}
 				})
 			})
 		})

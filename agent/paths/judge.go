@@ -37,6 +37,10 @@ type path struct {
 	agreed  int    // how many of them do, without a break
 	outside string // what the latest probe of a silent path found outside the overlay
 
+	isFiltered bool   // the peer answers no echo request, but is reached
+	limit      string // what a search has found of the size of packets, "" since a full one was answered
+	limitMTU   int
+
 	sent     int       // packets in results, at most window
 	results  uint      // one bit for each small packet, the latest in the lowest bit: 1 for a lost one
 	lastFull time.Time // when a full packet was to be sent last
@@ -86,12 +90,12 @@ func (p *path) judge(result api.PeerProbe, now time.Time) (changed bool) {
 func (p *path) isSizeInDoubt() bool { return p.next == api.PathShort || p.shown.State == api.PathShort }
 
 // read returns what one probe says of the path, by itself and with the packets before it. State is "" if it says
-// nothing. A peer that is reached although it answers no echo request drops them by its rules; a single lost packet
+// nothing. A peer that is reached although it answers no echo request drops them by its rules; the first lost packet
 // does not show that.
 func (p *path) read(result api.PeerProbe, now time.Time) (found api.PeerPath, isFullTested bool) {
 	var sent, lost int
 	var silent, short, all []string
-	isFiltered := false
+	isFiltered, isSearched := false, false
 	for _, w := range result.Ways {
 		if w.Path != api.PathOverlay || w.NotProbed != "" || w.Small.Sent == 0 && w.Full.Answered == 0 {
 			continue
@@ -108,8 +112,11 @@ func (p *path) read(result api.PeerProbe, now time.Time) (found api.PeerPath, is
 		case w.Largest == 0 && !result.Reached:
 			silent = append(silent, family)
 		case w.Largest == 0:
-			isFiltered = isFiltered || w.Small.Sent > 1
+			isFiltered = isFiltered || w.Small.Sent > 1 || p.isFiltered
+		case isFull && w.Full.Answered == 0 && w.Largest <= w.Small.Bytes:
+			short = append(short, fmt.Sprintf("%s packets of %d bytes are lost", family, w.Full.Bytes))
 		case isFull && w.Full.Answered == 0 && w.Largest < w.Full.Bytes:
+			isSearched = true
 			short = append(short, fmt.Sprintf("%s packets above %d bytes are lost", family, w.Largest))
 			found.MTU = smaller(found.MTU, w.Largest)
 		case isFull:
@@ -125,17 +132,26 @@ func (p *path) read(result api.PeerProbe, now time.Time) (found api.PeerPath, is
 	if isFiltered || p.shown.State == api.PathLost && len(silent) == 0 {
 		p.results, p.sent = 0, 0 // what was lost before says nothing about the path now
 	}
-	if !isFiltered {
+	if p.isFiltered = isFiltered; !isFiltered {
 		p.add(sent, lost)
 		p.history.add(now, sent, lost)
 	}
 	isShort := p.shown.State == api.PathShort && !isFullTested // nothing is known of its end
+	if outside := findOutside(result); outside != "" || len(silent) == 0 {
+		p.outside = outside
+	}
+	switch {
+	case isSearched:
+		p.limit, p.limitMTU = strings.Join(short, ", "), found.MTU
+	case isFullTested && len(short) == 0:
+		p.limit, p.limitMTU = "", 0
+	}
 	switch {
 	case len(silent) > 0:
-		p.outside = findOutside(result)
-		found.State, found.Reason = api.PathLost, describeSilence(result, silent, all)
+		found.State, found.Reason = api.PathLost, p.describeSilence(silent, all)
 	case len(short) > 0:
-		found.State, found.Reason = api.PathShort, strings.Join(short, ", ")
+		found.State, found.MTU = api.PathShort, p.limitMTU
+		found.Reason = cmp.Or(p.limit, strings.Join(short, ", "))
 	case isShort:
 		found.State, found.MTU, found.Reason = p.shown.State, p.shown.MTU, p.shown.Reason
 	case p.lost() > lossyAbove, p.shown.State == api.PathLossy && p.lost() == lossyAbove:
@@ -162,12 +178,12 @@ func (p *path) add(sent, lost int) {
 }
 
 // describeSilence says in which families packets are lost, and whether the host answers outside the overlay.
-func describeSilence(result api.PeerProbe, silent, all []string) string {
+func (p *path) describeSilence(silent, all []string) string {
 	text := "no packet is answered"
 	if len(silent) < len(all) {
 		text = "no " + strings.Join(silent, " or ") + " packet is answered"
 	}
-	if findOutside(result) == silentOutside {
+	if p.outside == silentOutside {
 		return text + ", also outside the overlay"
 	}
 	return text

@@ -40,6 +40,7 @@ func TestJudge(t *testing.T) {
 	whole, lost := probed(way(peer4, 1, 1, 1450)), probed(way(peer4, 5, 0, 0))
 	one := probed(way(peer4, 1, 0, 0))
 	short := probed(way(peer4, 5, 5, 1400))
+	unsearched := probed(way(peer4, 1, 1, small))
 	some := probed(way(peer4, 5, 4, 1450))
 	plain := probed(way(peer4, 1, 1, small))
 	plain.Ways[0].Full = api.ProbedSize{Bytes: small}
@@ -83,6 +84,20 @@ func TestJudge(t *testing.T) {
 		"its kernel drops echo requests": {
 			[]api.PeerProbe{filtered, single, filtered, single, filtered, single, filtered},
 			[]string{reached, reached, reached, reached, reached, reached, reached}, "", 0},
+		"its kernel drops echo requests, and most probes are single packets": {
+			[]api.PeerProbe{filtered, single, single, single, single, single, single},
+			[]string{reached, reached, reached, reached, reached, reached, reached}, "", 0},
+		"the size that passes is searched for now and then": {
+			[]api.PeerProbe{unsearched, unsearched, unsearched, short, unsearched},
+			[]string{"", "", isShort, isShort, isShort}, "IPv4 packets above 1400 bytes are lost", 1400},
+		"the size that passes was not searched for": {
+			[]api.PeerProbe{unsearched, unsearched, unsearched}, []string{"", "", isShort}, "IPv4 packets of 1450 bytes are lost", 0},
+		"it passes again, and is lost again": {
+			[]api.PeerProbe{short, short, short, whole, unsearched},
+			[]string{"", "", isShort, isShort, isShort}, "IPv4 packets of 1450 bytes are lost", 1400},
+		"one packet is not tested outside": {
+			[]api.PeerProbe{outside, outside, outside, one}, []string{"", "", isLost, isLost},
+			"no packet is answered, also outside the overlay", 0},
 		"full packets pass at a second try": {[]api.PeerProbe{found, found, found}, []string{reached, reached, reached}, "", 1450},
 		"full packets are tested now and then": {
 			[]api.PeerProbe{whole, short, plain, short, plain, short},
@@ -107,6 +122,9 @@ func TestJudge(t *testing.T) {
 			}
 			if p.shown.Reason != row.reason || p.shown.MTU != row.mtu {
 				t.Errorf("reason %q and MTU %d, want %q and %d", p.shown.Reason, p.shown.MTU, row.reason, row.mtu)
+			}
+			if row.reason == "" && row.probes[0].Ways[0].Largest == 0 && p.isSuspicious() {
+				t.Error("the path is suspicious")
 			}
 		})
 	}

@@ -6,6 +6,7 @@
 // in a row agree (judge), so a single lost packet changes nothing. A path that is not in order, or may be about to
 // change, is probed every few seconds, with more small packets, and also outside the overlay. The number of such paths and
 // the packets to all others are bounded: a network of any size needs at most 20 kbit/s, and 40 while packets are lost.
+// Beyond that number, paths that may have changed are probed as all others are, so each costs no more than any other.
 //
 // The agents of both sides also speak with each other (package hello). This says in which direction packets are lost, and
 // what the other host says of itself. It alone never makes a path one that is not in order.
@@ -46,6 +47,10 @@ const (
 	smallPerSec = 1000
 	fullPerSec  = 900
 	helloPerSec = 300
+
+	// searchPause is the time from one search for the largest packet that passes to the next in a network. One needs some 25
+	// packets, most of them almost full.
+	searchPause = 15 * time.Second
 
 	// longestPass bounds a pass over one network, for which the others wait.
 	longestPass = 15 * time.Second
@@ -187,6 +192,8 @@ type network struct {
 	from  probe.Host             // as it was in the last pass
 	err   error                  // of the last probe for which packets were due
 
+	searched time.Time // when the largest packet that passes was last searched for
+
 	speaker  *hello.Speaker
 	speakErr error // of its last Follow
 }
@@ -199,6 +206,7 @@ type peer struct {
 
 	addrs   []netip.Addr // that the host has in the overlay, in the families of this host
 	asked   time.Time    // when this host sent it the last question
+	search  time.Time    // when the largest packet that passes was last searched for
 	summary api.HostSummary
 	hasNews bool // summary has changed since tell
 }
@@ -298,49 +306,74 @@ func (n *network) follow(interval time.Duration) {
 }
 
 // every returns the time from one packet of a size to a peer to the next, if so many bytes a second are for such packets.
+// There is one for each family of addresses.
 func (n *network) every(interval time.Duration, size, perSec int) time.Duration {
-	return max(interval, time.Duration(len(n.peers)*size)*time.Second/time.Duration(perSec))
+	bytes := len(n.peers) * len(n.from.Subnets) * size
+	return max(interval, time.Duration(bytes)*time.Second/time.Duration(perSec))
 }
 
-// probe probes the peers that are due, and reports whether there were any. It sends small packets to most of them, full
-// ones as well to some, and more small ones to those on suspicious paths.
-func (n *network) probe(ctx context.Context, host probe.Host, interval time.Duration) (isDue bool, err error) {
-	now := time.Now()
-	var suspicious, plain, full []*peer
+// chosen are the peers to probe in a pass: most with a small packet, some with a full one as well, those on suspicious paths
+// with more small ones, and one with as many as it takes to find the largest that passes.
+type chosen struct {
+	plain, full, suspicious, search []*peer
+}
+
+// choose returns the peers to probe now. Of the suspicious paths, and of those that are due for a full packet, those that
+// were tested the longest time ago come first; the others are tested as all other paths until then.
+func (n *network) choose(now time.Time, interval time.Duration, mtu int) (c chosen) {
+	var short []*peer // that may lose full packets
 	for _, p := range n.peers {
 		isSuspicious := p.Held && p.isSuspicious()
 		switch {
 		case isSuspicious && p.isSizeInDoubt():
-			full = append(full, p)
+			short = append(short, p)
 		case isSuspicious:
-			suspicious = append(suspicious, p)
+			c.suspicious = append(c.suspicious, p)
 		case now.Before(p.due):
-		case now.Sub(p.lastFull) >= n.every(interval, host.MTU, fullPerSec):
-			full = append(full, p)
+		case now.Sub(p.lastFull) >= n.every(interval, mtu, fullPerSec):
+			c.full = append(c.full, p)
 		default:
-			plain = append(plain, p)
+			c.plain = append(c.plain, p)
 		}
 	}
-	// Those that were tested the longest time ago come first.
-	slices.SortFunc(suspicious, func(a, b *peer) int {
-		return cmp.Or(a.shown.Tested.Compare(b.shown.Tested), strings.Compare(a.Node, b.Node))
-	})
-	suspicious = suspicious[:min(len(suspicious), mostSuspicious)]
-	slices.SortFunc(full, func(a, b *peer) int {
-		return cmp.Or(a.lastFull.Compare(b.lastFull), strings.Compare(a.Node, b.Node))
-	})
-	mostFull := min(len(full), max(1, int(longestPause.Seconds())*bytesPerSec/max(host.MTU, 1)))
-	for _, p := range full[mostFull:] {
-		if !now.Before(p.due) {
-			plain = append(plain, p)
+	first := func(all []*peer, most int, last func(*peer) time.Time) []*peer {
+		slices.SortFunc(all, func(a, b *peer) int {
+			return cmp.Or(last(a).Compare(last(b)), strings.Compare(a.Node, b.Node))
+		})
+		most = min(len(all), most)
+		for _, p := range all[most:] {
+			if !now.Before(p.due) {
+				c.plain = append(c.plain, p)
+			}
 		}
+		return all[:most]
 	}
-	full = full[:mostFull]
-	for _, p := range full {
+	if len(short) > 0 && now.Sub(n.searched) >= searchPause {
+		next := slices.MinFunc(short, func(a, b *peer) int {
+			return cmp.Or(a.search.Compare(b.search), strings.Compare(a.Node, b.Node))
+		})
+		n.searched, next.search, next.lastFull, c.search = now, now, now, []*peer{next}
+		short = slices.DeleteFunc(short, func(p *peer) bool { return p == next })
+	}
+	c.suspicious = first(c.suspicious, mostSuspicious, func(p *peer) time.Time { return p.shown.Tested })
+	bytes := max(mtu*len(n.from.Subnets), 1)
+	mostFull := func(perSec int) int { return max(1, int(longestPause.Seconds())*perSec/bytes) }
+	fullTested := func(p *peer) time.Time { return p.lastFull }
+	c.full = slices.Concat(first(c.full, mostFull(fullPerSec), fullTested), first(short, mostFull(bytesPerSec), fullTested))
+	for _, p := range c.full {
 		p.lastFull = now // whatever is answered
 	}
+	return c
+}
+
+// probe probes the peers that are due, and reports whether there were any.
+func (n *network) probe(ctx context.Context, host probe.Host, interval time.Duration) (isDue bool, err error) {
+	now := time.Now()
+	c := n.choose(now, interval, host.MTU)
 	overlay := host
 	overlay.OnlyOverlay = true
+	noSearch := overlay
+	noSearch.NoSearch = true
 	oneSmall := api.ProbeRequest{Count: 1, Small: small, Full: small}
 	manySmall := api.ProbeRequest{Count: 5, Small: small, Full: small}
 	sets := []struct {
@@ -350,12 +383,13 @@ func (n *network) probe(ctx context.Context, host probe.Host, interval time.Dura
 		results []api.PeerProbe
 		err     error
 	}{
-		{host: overlay, peers: plain, request: oneSmall},
-		{host: overlay, peers: full, request: api.ProbeRequest{Count: 1, Small: small}},
-		{host: host, peers: suspicious, request: manySmall},
+		{host: overlay, peers: c.plain, request: oneSmall},
+		{host: noSearch, peers: c.full, request: api.ProbeRequest{Count: 1, Small: small}},
+		{host: overlay, peers: c.search, request: api.ProbeRequest{Count: 1, Small: small}},
+		{host: host, peers: c.suspicious, request: manySmall},
 	}
 	var wg sync.WaitGroup
-	wg.Go(func() { n.ask(ctx, interval, suspicious) })
+	wg.Go(func() { n.ask(ctx, interval, c.suspicious) })
 	for i := range sets {
 		set := &sets[i]
 		wg.Go(func() { set.results, set.err = n.send(ctx, set.host, set.peers, set.request) })

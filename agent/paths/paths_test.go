@@ -33,6 +33,7 @@ type simulation struct {
 
 	mu    sync.Mutex
 	peers []api.Peer
+	own   []netip.Prefix // subnets of this host, besides the one with own
 	gone  map[string]bool
 	limit map[string]int // the largest packet that arrives
 	err   error
@@ -99,7 +100,11 @@ func (s *simulation) networks() []Network {
 	return []Network{{
 		Name: "n",
 		Node: "this",
-		Host: func() (probe.Host, error) { return hostWith(own), nil },
+		Host: func() (probe.Host, error) {
+			host := hostWith(own)
+			host.Subnets = append(host.Subnets, s.own...)
+			return host, nil
+		},
 		Peers: func() []api.Peer {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -121,29 +126,41 @@ func (s *simulation) probe(_ context.Context, h probe.Host, peers []api.Peer, r 
 		return out, s.err
 	}
 	for _, p := range peers {
-		to := p.Subnets[0].Masked().Addr()
-		w := way(to, r.Count, r.Count, h.MTU)
-		if r.Full != 0 {
-			w.Full, w.Largest = api.ProbedSize{Bytes: r.Full}, r.Full
+		var ways []api.ProbedWay
+		for _, subnet := range p.Subnets {
+			ways = append(ways, s.way(h, p.Node, subnet.Masked().Addr(), r))
 		}
-		if limit := s.limit[p.Node]; limit > 0 && r.Full == 0 {
-			w.Full.Answered, w.Largest = 0, limit
-		}
-		if s.gone[p.Node] || s.closed[p.Node] != "" || s.filtered {
-			w = way(to, r.Count, 0, 0)
-		}
-		result := probed(w)
+		result := probed(ways...)
 		if !h.OnlyOverlay {
-			outside := api.ProbedWay{Path: api.PathUnderlay, To: to, Largest: 1500}
+			outside := api.ProbedWay{Path: api.PathUnderlay, To: p.Subnets[0].Addr(), Largest: 1500}
 			if s.gone[p.Node] {
 				outside.Largest = 0
 			}
 			result.Ways = append(result.Ways, outside)
 		}
-		s.bytes += w.Small.Sent*w.Small.Bytes + w.Full.Sent*w.Full.Bytes
 		out.Peers = append(out.Peers, result)
 	}
 	return out, nil
+}
+
+// way returns the result of probing one way to a host, and counts its bytes.
+func (s *simulation) way(h probe.Host, node string, to netip.Addr, r api.ProbeRequest) api.ProbedWay {
+	w := way(to, r.Count, r.Count, h.MTU)
+	if r.Full != 0 {
+		w.Full, w.Largest = api.ProbedSize{Bytes: r.Full}, r.Full
+	}
+	if limit := s.limit[node]; limit > 0 && r.Full == 0 {
+		if w.Full.Answered, w.Largest = 0, limit; h.NoSearch {
+			w.Largest = small
+		} else {
+			s.bytes += 21 * limit // of the search
+		}
+	}
+	if s.gone[node] || s.closed[node] != "" || s.filtered {
+		w = way(to, r.Count, 0, 0)
+	}
+	s.bytes += w.Small.Sent*w.Small.Bytes + w.Full.Sent*w.Full.Bytes
+	return w
 }
 
 // loses reports whether a message is lost on the wire.
@@ -151,10 +168,10 @@ func (s *simulation) loses(from, to netip.Addr) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.peers {
-		switch p.Subnets[0].Addr() {
-		case from:
+		switch {
+		case slices.ContainsFunc(p.Subnets, func(subnet netip.Prefix) bool { return subnet.Addr() == from }):
 			return s.gone[p.Node] || s.closed[p.Node] == "from" || s.muted == "from"
-		case to:
+		case slices.ContainsFunc(p.Subnets, func(subnet netip.Prefix) bool { return subnet.Addr() == to }):
 			return s.gone[p.Node] || s.closed[p.Node] == "to" || s.muted == "to"
 		}
 	}
@@ -284,17 +301,72 @@ func TestFault(t *testing.T) {
 
 // TestBudget: a thousand hosts, half of which do not answer, cost no more than promised, and all that is found is so.
 func TestBudget(t *testing.T) {
-	t.Run("all answer", func(t *testing.T) { checkBudget(t, 0, bytesPerSec) })
-	t.Run("half of them answer", func(t *testing.T) { checkBudget(t, 500, 2*bytesPerSec) })
+	t.Run("all answer", func(t *testing.T) { checkBudget(t, 0, bytesPerSec, false) })
+	t.Run("all answer in both families", func(t *testing.T) { checkBudget(t, 0, bytesPerSec, true) })
+	t.Run("half of them answer", func(t *testing.T) { checkBudget(t, 500, 2*bytesPerSec, false) })
+}
+
+// TestBudgetOfShortPaths: paths on which full packets are lost cost no more than other faults, and the size that passes
+// is found.
+func TestBudgetOfShortPaths(t *testing.T) {
+	for _, count := range []int{1, 20} {
+		synctest.Test(t, func(t *testing.T) {
+			const span = 10 * time.Minute
+			s := simulate(t, 20)
+			for i := range count {
+				s.limit[fmt.Sprintf("host-%04d", i)] = 1400
+			}
+			s.follow()
+			s.run(func() {
+				time.Sleep(span)
+				synctest.Wait()
+				s.change(func() {
+					if rate := float64(s.bytes+s.wire.Sent(own)) / span.Seconds(); rate > 2*bytesPerSec {
+						t.Errorf("%d short paths: %.0f bytes a second", count, rate)
+					}
+				})
+				for i := range count {
+					if p := s.of(fmt.Sprintf("host-%04d", i)); p.State != api.PathShort || p.MTU != 1400 {
+						t.Errorf("the path is %+v", p)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestManyFaults: what breaks the paths to many hosts at once is known as soon as that to one, and so is its end.
+func TestManyFaults(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := simulate(t, 100)
+		s.run(func() {
+			s.expect(api.Passing, "packets reach 100 of 100 hosts")
+			s.change(func() {
+				for _, p := range s.peers {
+					s.gone[p.Node] = true
+				}
+			})
+			s.expect(api.Warning, "packets are lost to 100 of 100 hosts")
+			s.change(func() { clear(s.gone) })
+			s.expect(api.Passing, "packets reach 100 of 100 hosts")
+		})
+	})
 }
 
 // checkBudget lets so many of a thousand hosts be down, and allows so many bytes a second.
-func checkBudget(t *testing.T, down int, allowed float64) {
+func checkBudget(t *testing.T, down int, allowed float64, bothFamilies bool) {
 	synctest.Test(t, func(t *testing.T) {
-		const peers, span = 1000, 20 * time.Minute
+		const peers, span = 1000, 5 * time.Minute
 		s := simulate(t, peers)
 		for i := range down {
 			s.gone[fmt.Sprintf("host-%04d", 2*i)] = true
+		}
+		if bothFamilies {
+			s.own = append(s.own, netip.MustParsePrefix("fd00:5:ff::/64"))
+			for i := range s.peers {
+				a := netip.AddrFrom16([16]byte{0: 0xfd, 3: 5, 4: byte(i / 256), 5: byte(i)})
+				s.peers[i].Subnets = append(s.peers[i].Subnets, netip.PrefixFrom(a, 64))
+			}
 		}
 		s.pace = 4 * time.Minute
 		s.follow()

@@ -85,8 +85,8 @@ func (n *network) judge() (status, reason string) {
 		names = append(names, failure)
 	}
 	text := fmt.Sprintf("packets are lost to %d of %d hosts: %s", len(bad), len(peers), strings.Join(names, ", "))
-	if n.isCutOff(peers) {
-		return api.Critical, "this host reaches no other one, and others reach each other: " + text
+	if others := n.othersReached(peers); others != "" {
+		return api.Critical, "this host reaches no other one; " + others + ": " + text
 	}
 	return api.Warning, text
 }

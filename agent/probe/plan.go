@@ -97,7 +97,7 @@ func (p planner) ways(peer api.Peer) []way {
 // names it, which container runtimes give to their bridge. When there is no such bridge, the peer's kernel reports
 // that: the packet may make no hop beyond that host, and the host's error also proves that the packet arrived.
 func (p planner) overlay(peer api.Peer, subnet netip.Prefix) way {
-	w := way{path: api.PathOverlay, to: subnet.Masked().Addr(), mtu: p.MTU}
+	w := way{path: api.PathOverlay, to: subnet.Masked().Addr(), mtu: p.MTU, noSearch: p.NoSearch}
 	own := p.ownSubnet(subnet.Addr())
 	switch {
 	case p.Backend == "alloc":

@@ -32,6 +32,7 @@ type Host struct {
 	Masquerade bool // packets from Subnets to other networks get another source
 
 	OnlyOverlay bool // no packets are sent outside the overlay
+	NoSearch    bool // where full packets of the overlay are lost, the largest that passes is not searched for
 	NoDetours   bool // no packets of the overlay are sent outside the tunnel, to find out which direction is broken
 }
 

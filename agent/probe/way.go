@@ -20,6 +20,7 @@ type way struct {
 	vrf      int // ifindex of the VRF whose routes the packets take; 0 for none
 	mtu      int
 	hops     int // hop limit; 0 for the usual one
+	noSearch bool
 
 	// Addresses of the peer's host: errors from them prove that packets got there, if no device has the destination
 	// address. Empty if no error does.
@@ -67,7 +68,7 @@ func measure(ctx context.Context, l pinger, w way, r api.ProbeRequest) api.Probe
 			NotProbed: "the probe ended before this was done"}
 	case m.out.Full.Answered > 0:
 		m.out.Largest = full
-	case m.out.Full.Sent > 0 && m.out.Answer == echoReply: // errors come too rarely to search by
+	case m.out.Full.Sent > 0 && m.out.Answer == echoReply && !w.noSearch: // errors come too rarely to search by
 		m.out.Largest = m.search(ctx, full)
 	}
 	return m.out
