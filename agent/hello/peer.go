@@ -35,7 +35,9 @@ type peer struct {
 	outgoing
 	incoming
 	announced
-	limit
+	// Messages that show the nonce of this process, which only the peer knows, are not lost in a flood of others that
+	// name its address.
+	proven, others limit
 	summary api.HostSummary
 	hasNews bool
 }
@@ -97,6 +99,14 @@ func (p *peer) view(now time.Time) View {
 
 // isSilent reports whether nothing has arrived for longer than the peer said.
 func (p *peer) isSilent(now time.Time) bool { return now.Sub(p.heard) > p.pause+silence }
+
+// admits reports whether one more message from the peer's address may be handled now.
+func (p *peer) admits(now time.Time, isProven bool) bool {
+	if isProven {
+		return p.proven.admits(now, mostPerSec, mostAtOnce)
+	}
+	return p.others.admits(now, mostPerSec, mostAtOnce)
+}
 
 // admits reports whether one more message may be handled now.
 func (l *limit) admits(now time.Time, perSec, atOnce float64) bool {

@@ -202,14 +202,13 @@ func (s *Speaker) tell(p *peer, m *message, room int, now time.Time) {
 // receive counts a message and answers it if it asks.
 func (s *Speaker) receive(from netip.Addr, b []byte) {
 	now := time.Now()
-	s.mu.Lock()
-	p := s.peers[from]
-	if p == nil || !p.admits(now, mostPerSec, mostAtOnce) {
-		s.mu.Unlock()
+	m, err := parse(b)
+	if err != nil {
 		return
 	}
-	m, err := parse(b)
-	if err != nil || !p.receive(m, s.nonce, now) {
+	s.mu.Lock()
+	p := s.peers[from]
+	if p == nil || !p.admits(now, m.echo == s.nonce) || !p.receive(m, s.nonce, now) {
 		s.mu.Unlock()
 		return
 	}

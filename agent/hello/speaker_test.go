@@ -282,6 +282,25 @@ func TestFlood(t *testing.T) {
 	})
 }
 
+// TestFloodInItsName: messages that others send from the address of a peer change nothing of what is known of it.
+func TestFloodInItsName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPair(t)
+		p.speakers[b].Ask(a)
+		question := p.wire.Packets()[0]
+		p.exchange(20)
+		copy(question.Message[8:], "stranger") // its nonce
+		for range 100 {
+			for range 40 {
+				p.wire.Inject(question)
+				p.wire.Inject(hellotest.Packet{From: b, To: a, Message: []byte("junk")})
+			}
+			p.exchange(1)
+		}
+		p.expect(a, "to 0.00, from 0.00")
+	})
+}
+
 // TestFloodOfMany: the answers to all peers together are bounded, and questions without an answer are no loss.
 func TestFloodOfMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -621,7 +621,7 @@ func TestCheck(t *testing.T) {
 		"packets are lost to all peers of a host that is cut off": {func(s *story) {
 			s.silence("b", 20, 30, CutHost)
 			s.claims("b", 31, 40, func(c *Claim) {
-				c.Status, c.Trouble = "critical", "paths critical: this host reaches no other one, and others reach each other: "+
+				c.Status, c.Trouble = "critical", "paths critical: this host reaches no other one; others reach each other: "+
 					"packets are lost to 2 of 2 hosts: a (no packet is answered), c (no packet is answered)"
 			})
 		}, nil},
