@@ -85,5 +85,11 @@ func TestHosts(t *testing.T) {
 		shows("b unknown alive reached, a passing")
 		known.set(netip.MustParseAddr("198.51.100.1"), registry.MemberFailed) // no host of the network
 		shows("b unknown reached, a passing")
+		must(t, a.client.ReleaseLease(t.Context(), "n"))
+		list, err := a.client.Hosts(t.Context(), "n", api.Read{})
+		must(t, err)
+		if len(list.Hosts) != 1 || list.Hosts[0].Node != "b" {
+			t.Errorf("after the release: %+v", list.Hosts)
+		}
 	})
 }

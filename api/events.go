@@ -23,6 +23,10 @@ const (
 	EventReload  = "reload"  // the configuration was read again, or rejected
 )
 
+// EventKinds are the values of Event.Kind.
+var EventKinds = []string{EventAgent, EventCheck, EventLease, EventNetwork, EventPeer, EventPath, EventDrift, EventStore,
+	EventReload}
+
 // Event is something that happened on the agent's host or was observed from it.
 type Event struct {
 	Index    uint64            `json:"index"` // grows with every event, across restarts too

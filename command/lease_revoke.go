@@ -19,7 +19,8 @@ exits as its lease.on_lost says. It keeps SUBNET only if no other subnet is
 free or if SUBNET is reserved for it. To give up this host's own lease, use
 leno lease release.
 
-The token must be allowed to write the lease's key in Consul.
+The token must be allowed to read leno/networks/ and to write leno/leases/ and
+leno/changes/ in Consul.
 
   $ leno lease revoke 10.5.77.0/24
   $ leno lease revoke blue 10.9.4.0/24 -token-file=admin.token`,

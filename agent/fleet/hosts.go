@@ -145,6 +145,9 @@ func WithoutCounters(list api.PeerList) api.PeerList {
 	for i := range list.Peers {
 		p := &list.Peers[i]
 		p.Counters, p.Path = nil, unmeasured(p.Path)
+		if !p.LastHandshake.IsZero() {
+			p.LastHandshake = time.Unix(0, 0) // only the first one is a change
+		}
 	}
 	return list
 }

@@ -27,12 +27,12 @@ func (h leaseHandlers) query(r *http.Request) (query.Query, error) {
 	if err != nil {
 		return query.Query{}, err
 	}
-	if _, ok := h.agent.Network(n.Name); !ok {
-		return h.queryUnjoined(n.Name), nil
-	}
 	memory, err := flag(r, "memory")
 	if err != nil {
 		return query.Query{}, err
+	}
+	if _, ok := h.agent.Network(n.Name); !ok {
+		return h.queryUnjoined(n.Name), nil
 	}
 	q := query.Query{
 		Name:    "leases of " + n.Name,
@@ -42,21 +42,26 @@ func (h leaseHandlers) query(r *http.Request) (query.Query, error) {
 	if memory {
 		q.Name = "leases in memory of " + n.Name
 	} else {
-		q.Refresh = func(ctx context.Context) { h.refresh(ctx, n.Name) }
-		q.KeepFresh = func(ctx context.Context) {
-			for leases := 0; retry.Sleep(ctx, lapsePace(leases)) == nil; {
-				leases = h.refresh(ctx, n.Name)
-			}
-		}
+		h.readAgain(&q, n.Name)
 	}
 	return q, nil
 }
 
+// readAgain makes a query read the leases of a network again, before it is answered and while it waits.
+func (d directory) readAgain(q *query.Query, network string) {
+	q.Refresh = func(ctx context.Context) { d.refresh(ctx, network) }
+	q.KeepFresh = func(ctx context.Context) {
+		for leases := 0; retry.Sleep(ctx, lapsePace(leases)) == nil; {
+			leases = d.refresh(ctx, network)
+		}
+	}
+}
+
 // refresh reads the leases of a network again, unless this host no longer takes part in it. It returns how many
 // there are.
-func (h leaseHandlers) refresh(ctx context.Context, network string) int {
-	n, err := h.find(network)
-	part, ok := h.agent.Network(network)
+func (d directory) refresh(ctx context.Context, network string) int {
+	n, err := d.find(network)
+	part, ok := d.agent.Network(network)
 	if !ok || err != nil {
 		return 0
 	}

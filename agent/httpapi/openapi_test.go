@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"reflect"
 	"regexp"
@@ -62,6 +63,13 @@ func TestOpenAPITypes(t *testing.T) {
 		if diff := cmp.Diff(fieldsOf(of), propertiesOf(schema.Value)); diff != "" {
 			t.Errorf("%s (-type +schema):\n%s", name, diff)
 		}
+	}
+	var kinds []string
+	for _, kind := range schemas["Event"].Value.Properties["kind"].Value.Enum {
+		kinds = append(kinds, fmt.Sprint(kind))
+	}
+	if diff := cmp.Diff(api.EventKinds, kinds); diff != "" {
+		t.Errorf("kinds of events (-api +schema):\n%s", diff)
 	}
 	// What is sent has a shape of its own, and simple values have a name.
 	known := []string{"Prefix", "Address", "Status", "Time", "BackendObject", "NetworkRequest", "SwitchRequest", "ReservationRequest"}

@@ -55,7 +55,7 @@ func (h peerHandlers) queryHosts(r *http.Request) (query.Query, error) {
 		return query.Query{}, err
 	}
 	_, err = h.joinedNetwork(n.Name)
-	return query.Query{
+	q := query.Query{
 		Name: "hosts of " + n.Name,
 		Read: func() (query.Content, error) {
 			part, err := h.joinedNetwork(n.Name)
@@ -69,7 +69,9 @@ func (h peerHandlers) queryHosts(r *http.Request) (query.Query, error) {
 			_, changed := h.health.Report()
 			return append(h.changes(n.Name), changed)
 		},
-	}, err
+	}
+	h.readAgain(&q, n.Name)
+	return q, err
 }
 
 // changes returns channels of which one is closed when the peers of a network, or what is known of them, may have changed.

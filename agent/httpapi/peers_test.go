@@ -30,7 +30,8 @@ func TestProbeOutlastsRequests(t *testing.T) {
 	}
 }
 
-// TestHistoryOfPeers: the history of the paths is there only where it is asked for, and no change.
+// TestHistoryOfPeers: the history of the paths is there only where it is asked for, and no change; a later handshake is
+// none either.
 func TestHistoryOfPeers(t *testing.T) {
 	h := newHost(t, nil)
 	handler := h.prepare().routes()
@@ -42,7 +43,8 @@ func TestHistoryOfPeers(t *testing.T) {
 	var before string
 	for _, loss := range []int8{0, 100} {
 		h.n.set(func() {
-			h.n.peers = api.PeerList{Peers: []api.Peer{{Node: "b", Path: &api.PeerPath{History: &api.PathHistory{Loss: []int8{loss}}}}}}
+			h.n.peers = api.PeerList{Peers: []api.Peer{{Node: "b", LastHandshake: time.Unix(100+int64(loss), 0),
+				Path: &api.PeerPath{History: &api.PathHistory{Loss: []int8{loss}}}}}}
 		})
 		code, body, index := ask("?history=true")
 		if code != 200 || !strings.Contains(body, fmt.Sprintf(`"loss_percent":[%d]`, loss)) || before != "" && index != before {

@@ -22,6 +22,9 @@ func (n *network) tell() {
 		direction := p.direction()
 		isDirected := direction != "" && now.State == api.PathLost && now.Reason != before.Reason
 		if before.State == now.State && !isDirected {
+			if before.Reason != now.Reason {
+				isChanged, p.reported = true, now
+			}
 			continue
 		}
 		isChanged, p.reported = true, now
@@ -30,7 +33,7 @@ func (n *network) tell() {
 			Kind:     api.EventPath,
 			Severity: api.Info,
 			Message:  "packets reach " + node,
-			Fields:   map[string]string{"node": node, "state": now.State},
+			Fields:   map[string]string{"host": node, "state": now.State},
 		}
 		switch {
 		case isDirected:
