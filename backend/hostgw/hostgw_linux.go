@@ -76,7 +76,7 @@ func (b *hostgw) Advertise(u backend.Underlay) (backend.Advertisement, error) {
 
 // Apply makes the host's routes agree with the state.
 func (b *hostgw) Apply(ctx context.Context, s backend.State) (report backend.Report, err error) {
-	if err := b.overlay.Begin(s); err != nil {
+	if err := b.overlay.Open(); err != nil {
 		return report, backend.About(backend.Routes, err)
 	}
 	if s.Zero() {

@@ -40,7 +40,7 @@ func PreferMain(ctx context.Context, pools []netip.Prefix, priority int,
 	if stood {
 		last = want
 	}
-	result, err := reconcile.Apply(ctx, reconcile.Want("rule", handle.Rules(pools), ComparePoolRules, want, last))
+	result, err := reconcile.Apply(ctx, reconcile.Want("rule", handle.Rules(pools), ComparePoolRules, want, &last))
 	return result.Healed(), err
 }
 

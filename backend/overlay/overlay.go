@@ -86,16 +86,16 @@ func limitMTU(routes map[kernel.RouteKey]kernel.Route, s backend.State, padding 
 	}
 }
 
-// previousRoutes returns the routes to remember as wanted before: those wanted, and for each destination elsewhere a
-// route that equals no other. When that destination is elsewhere no longer, the route that another backend left there
-// is then not taken for another program's.
+// previousRoutes returns the routes to remember: the network's, and for each destination elsewhere a route that equals
+// no other. When that destination is elsewhere no longer, the route that another backend left there is then not taken
+// for another program's.
 func previousRoutes(
-	want map[kernel.RouteKey]kernel.Route, elsewhere backend.Elsewhere,
+	routes map[kernel.RouteKey]kernel.Route, elsewhere backend.Elsewhere,
 ) map[kernel.RouteKey]kernel.Route {
-	if len(elsewhere) == 0 {
-		return want
+	if len(elsewhere) == 0 || routes == nil {
+		return routes
 	}
-	out := maps.Clone(want)
+	out := maps.Clone(routes)
 	for dst := range elsewhere {
 		out[kernel.RouteKey{Dst: dst}] = kernel.Route{}
 	}

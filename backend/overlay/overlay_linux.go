@@ -13,13 +13,12 @@ import (
 // routes, and what was wanted of them before, which tells repairs from changes. It does not own the devices, see
 // Device.
 //
-// In each Apply, a backend calls Begin and finds or makes its devices, then calls Program, or Refuse if there is no
+// In each Apply, a backend calls Open and finds or makes its devices, then calls Program, or Refuse if there is no
 // device. For the zero State it removes its devices and calls Clear. Whatever fails is tried again by the next Apply.
 type Overlay struct {
 	Config         backend.Config
 	*kernel.Handle // nil before Open
 
-	partial  bool             // whether the last state was partial
 	underlay backend.Underlay // of the last state
 	last     Wanted           // what the kernel has had since; empty if that is not known
 }
@@ -31,19 +30,6 @@ func (o *Overlay) Open() (err error) {
 	}
 	return err
 }
-
-// Begin opens the sockets for a state. It forgets what a partial state wanted if this state is not: what had been
-// left alone was not changed by another program.
-func (o *Overlay) Begin(s backend.State) error {
-	if o.partial && !s.Partial {
-		o.Forget()
-	}
-	o.partial = s.Partial
-	return o.Open()
-}
-
-// IsKnown reports whether the last Program succeeded, so that differences from what it wanted are repairs.
-func (o *Overlay) IsKnown() bool { return o.last.Routes != nil }
 
 // Forget makes the next differences changes and not repairs.
 func (o *Overlay) Forget() { o.last = Wanted{} }
@@ -64,17 +50,17 @@ func (o *Overlay) Program(ctx context.Context, s backend.State, want Wanted, rep
 	var steps []reconcile.Step
 	bare := false
 	for i := range want.Devices {
-		d, last := &want.Devices[i], Entries{}
-		if i < len(o.last.Devices) {
-			last = o.last.Devices[i]
-		}
+		d := want.Devices[i]
 		d.Addresses, d.Neighbours = ipv6.Addresses(d.Addresses), ipv6.Neighbours(d.Neighbours)
-		steps = append(steps, o.steps(*d, last)...)
+		if i == len(o.last.Devices) {
+			o.last.Devices = append(o.last.Devices, Entries{})
+		}
+		steps = append(steps, o.steps(d, &o.last.Devices[i])...)
 		owner.Links = append(owner.Links, d.Link)
 		bare = bare || d.Bare
 	}
 	steps = append(append(steps, want.Steps...),
-		reconcile.Want("route", o.Routes(owner), kernel.CompareRoutes, want.Routes, o.last.Routes))
+		reconcile.Want("route", o.Routes(owner), kernel.CompareRoutes, want.Routes, &o.last.Routes))
 	apply := reconcile.Apply
 	if s.Partial {
 		apply = reconcile.Fill
@@ -90,23 +76,20 @@ func (o *Overlay) Program(ctx context.Context, s backend.State, want Wanted, rep
 	}
 	report.Writes += result.Writes()
 	report.Healed = append(report.Healed, result.Healed()...)
-	want.Steps, want.Routes = nil, previousRoutes(want.Routes, elsewhere)
-	if o.last, o.underlay = want, s.Underlay; err != nil {
-		o.Forget() // entries that could not be added were not removed by another program
-	}
+	o.last.Routes, o.underlay = previousRoutes(o.last.Routes, elsewhere), s.Underlay
 	return err
 }
 
 // steps returns the tables of a device, in the order in which a path to a peer becomes complete.
-func (o *Overlay) steps(want, last Entries) []reconcile.Step {
+func (o *Overlay) steps(want Entries, last *Entries) []reconcile.Step {
 	steps := []reconcile.Step{reconcile.OfDevice(
-		reconcile.Want("address", o.Addresses(want.Link), kernel.CompareAddresses, want.Addresses, last.Addresses))}
+		reconcile.Want("address", o.Addresses(want.Link), kernel.CompareAddresses, want.Addresses, &last.Addresses))}
 	if want.FDB != nil {
-		steps = append(steps, reconcile.Want("FDB entry", o.FDB(want.Link), kernel.CompareFDB, want.FDB, last.FDB))
+		steps = append(steps, reconcile.Want("FDB entry", o.FDB(want.Link), kernel.CompareFDB, want.FDB, &last.FDB))
 	}
 	if want.Neighbours != nil {
 		steps = append(steps,
-			reconcile.Want("neighbour", o.Neighbours(want.Link), kernel.CompareNeighbours, want.Neighbours, last.Neighbours))
+			reconcile.Want("neighbour", o.Neighbours(want.Link), kernel.CompareNeighbours, want.Neighbours, &last.Neighbours))
 	}
 	return steps
 }

@@ -120,18 +120,24 @@ type Step interface {
 	list(ctx context.Context) error
 	// if missing, adds only what is missing; otherwise also corrects what differs
 	put(ctx context.Context, missing bool) error
-	remove(ctx context.Context) error
-	putRefused(ctx context.Context) error // repeats what put could not write
+	remove(ctx context.Context, missing bool) error // if missing, removes nothing
+	putRefused(ctx context.Context) error           // repeats what put could not write
+	remember()
 	count() Count
 	about(p backend.Part)
 }
 
 // Want returns a step. name is the singular name of an entry: "route". compare orders keys, so that
-// equal input gives equal writes in equal order. last holds the entries wanted before, nil if
-// unknown; it only serves to tell repairs from changes and decides nothing.
-func Want[K, V comparable](name string, t Table[K, V], compare func(a, b K) int, want, last map[K]V) Step {
-	return &step[K, V]{name: name, table: t, compare: compare, want: want, last: last,
+// equal input gives equal writes in equal order. last is what the table has had since the Apply
+// before, a nil map if unknown; it only serves to tell repairs from changes and decides nothing.
+// Apply replaces it, unless the listing fails. It may be nil.
+func Want[K, V comparable](name string, t Table[K, V], compare func(a, b K) int, want map[K]V, last *map[K]V) Step {
+	s := &step[K, V]{name: name, table: t, compare: compare, want: want, memory: last,
 		done: Count{Name: name, Part: backend.Routes}}
+	if last != nil {
+		s.last = *last
+	}
+	return s
 }
 
 // OfDevice marks a step as part of the network's device. Steps not marked belong to Routes.
@@ -160,20 +166,17 @@ func apply(ctx context.Context, missing bool, steps []Step) (Result, error) {
 	for i, s := range steps {
 		puts[i] = s.put(ctx, missing)
 	}
-	if !missing {
-		deleted := 0
-		for _, s := range slices.Backward(steps) {
-			errs = append(errs, backend.About(s.count().Part, s.remove(ctx)))
-			deleted += s.count().Deleted
-		}
-		for i, s := range steps {
-			if puts[i] != nil && deleted > 0 {
-				puts[i] = s.putRefused(ctx)
-			}
-		}
+	deleted := 0
+	for _, s := range slices.Backward(steps) {
+		errs = append(errs, backend.About(s.count().Part, s.remove(ctx, missing)))
+		deleted += s.count().Deleted
 	}
 	result := make(Result, 0, len(steps))
 	for i, s := range steps {
+		if puts[i] != nil && deleted > 0 {
+			puts[i] = s.putRefused(ctx)
+		}
+		s.remember()
 		errs = append(errs, backend.About(s.count().Part, puts[i]))
 		result = append(result, s.count())
 	}
@@ -185,10 +188,12 @@ type step[K, V comparable] struct {
 	table      Table[K, V]
 	compare    func(a, b K) int
 	want, last map[K]V
+	memory     *map[K]V // where last comes from
 
 	have     map[K]V
 	complete bool
 	refused  []Change[K, V] // what put could not write
+	left     []Change[K, V] // what was not to be corrected, or was not deleted
 	done     Count
 }
 
@@ -215,7 +220,9 @@ func (s *step[K, V]) put(ctx context.Context, missing bool) error {
 		switch {
 		case !ok:
 			changes = append(changes, Change[K, V]{Key: k, New: &v})
-		case old != v && !missing:
+		case old != v && missing:
+			s.left = append(s.left, Change[K, V]{Key: k, Old: &old, New: &v})
+		case old != v:
 			changes = append(changes, Change[K, V]{Key: k, Old: &old, New: &v})
 		}
 	}
@@ -224,12 +231,12 @@ func (s *step[K, V]) put(ctx context.Context, missing bool) error {
 	return err
 }
 
-func (s *step[K, V]) putRefused(ctx context.Context) error {
-	_, err := s.write(ctx, "put", s.refused)
+func (s *step[K, V]) putRefused(ctx context.Context) (err error) {
+	s.refused, err = s.write(ctx, "put", s.refused)
 	return err
 }
 
-func (s *step[K, V]) remove(ctx context.Context) error {
+func (s *step[K, V]) remove(ctx context.Context, missing bool) error {
 	if !s.complete {
 		return nil
 	}
@@ -239,18 +246,47 @@ func (s *step[K, V]) remove(ctx context.Context) error {
 			changes = append(changes, Change[K, V]{Key: k, Old: &v})
 		}
 	}
-	_, err := s.write(ctx, "delete", changes)
+	if missing {
+		s.left = append(s.left, changes...)
+		return nil
+	}
+	refused, err := s.write(ctx, "delete", changes)
+	s.left = append(s.left, refused...)
 	return err
 }
 
-// write makes the changes, and returns those that the table refused.
+// remember replaces last by what the table has now: what is wanted, except for what was not written. What is there
+// as other programs have made it counts as it was before that.
+func (s *step[K, V]) remember() {
+	if s.memory == nil || !s.complete {
+		return
+	}
+	has := s.want
+	if unwritten := append(s.left, s.refused...); len(unwritten) > 0 {
+		has = make(map[K]V, len(s.want))
+		maps.Copy(has, s.want)
+		for _, c := range unwritten {
+			switch before, known := s.last[c.Key]; {
+			case c.Old != nil && known:
+				has[c.Key] = before
+			case c.Old != nil && s.last == nil:
+				has[c.Key] = *c.Old
+			default:
+				delete(has, c.Key)
+			}
+		}
+	}
+	*s.memory = has
+}
+
+// write makes the changes, and returns those that were not made.
 func (s *step[K, V]) write(ctx context.Context, verb string, changes []Change[K,
 	V]) (refused []Change[K, V], err error) {
 	if len(changes) == 0 {
 		return nil, nil
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("%s %s: %w", verb, plural(s.name), err)
+		return changes, fmt.Errorf("%s %s: %w", verb, plural(s.name), err)
 	}
 	slices.SortFunc(changes, func(a, b Change[K, V]) int { return s.compare(a.Key, b.Key) })
 	results := s.table.Write(ctx, changes)

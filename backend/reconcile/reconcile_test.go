@@ -218,7 +218,7 @@ func TestHealed(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			var journal []string
 			tab := newTable("route", &journal, tt.have...)
-			result, err := Apply(t.Context(), Want("route", tab, cmp.Compare[string], tt.want, tt.last))
+			result, err := Apply(t.Context(), Want("route", tab, cmp.Compare[string], tt.want, &tt.last))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -236,8 +236,8 @@ func TestHealed(t *testing.T) {
 // TestFill checks that Fill adds what is missing and leaves the rest alone.
 func TestFill(t *testing.T) {
 	var journal []string
-	tab := newTable("route", &journal, "aa", "x")
-	result, err := Fill(t.Context(), Want("route", tab, cmp.Compare[string], map[string]int{"aa": 7, "b": 1}, map[string]int{"b": 1}))
+	tab, last := newTable("route", &journal, "aa", "x"), map[string]int{"b": 1}
+	result, err := Fill(t.Context(), Want("route", tab, cmp.Compare[string], map[string]int{"aa": 7, "b": 1}, &last))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,6 +246,53 @@ func TestFill(t *testing.T) {
 	}
 	if got := fmt.Sprint(result.Healed()); got != "[routes were missing: b]" || result.Writes() != 1 {
 		t.Errorf("healed %s, %d writes", got, result.Writes())
+	}
+}
+
+// TestLast checks what counts as a repair after an Apply that could not write everything, or a Fill.
+func TestLast(t *testing.T) {
+	broken := errors.New("broken")
+	tests := []struct {
+		name   string
+		first  func(t *table)
+		apply  func(context.Context, ...Step) (Result, error)
+		last   string // after the first
+		second func(t *table)
+		healed string
+	}{
+		{"an entry could not be added", func(t *table) { t.refuse = map[string]error{"b": broken} }, Apply,
+			"a 1\nccc 3\n", func(t *table) { delete(t.entries, "a") }, "[routes were missing: a]"},
+		{"a changed one could not be corrected", func(t *table) { t.refuse, t.entries["a"] = map[string]error{"a": broken}, 7 }, Apply,
+			"a 1\nb 1\nccc 3\n", func(*table) {}, "[routes were changed: a 7]"},
+		{"a foreign one could not be deleted", func(t *table) { t.refuse, t.entries["x"] = map[string]error{"x": broken}, 7 }, Apply,
+			"a 1\nb 1\nccc 3\n", func(*table) {}, "[foreign routes were there: x 7]"},
+		{"the listing was interrupted", func(t *table) { t.listErr, t.partial = broken, true }, Apply,
+			"a 1\nccc 2\n", func(t *table) { delete(t.entries, "a") }, "[routes were missing: a]"},
+		{"the listing failed", func(t *table) { t.listErr = broken }, Apply,
+			"a 1\nccc 2\n", func(t *table) { delete(t.entries, "a") }, "[routes were missing: a]"},
+		{"only what was missing was added", func(t *table) { t.entries["a"] = 7 }, Fill,
+			"a 1\nb 1\nccc 2\n", func(*table) {}, "[routes were changed: a 7]"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var journal []string
+			tab, last := newTable("route", &journal, "a"), map[string]int{"a": 1, "ccc": 2}
+			tab.entries["ccc"] = 2
+			tt.first(tab)
+			step := func() Step { return Want("route", tab, cmp.Compare[string], want("a", "b", "ccc"), &last) }
+			if _, err := tt.apply(t.Context(), step()); err != nil && !errors.Is(err, broken) {
+				t.Fatal(err)
+			}
+			if got := Dump(last, cmp.Compare[string]); got != tt.last {
+				t.Errorf("last\n%swant\n%s", got, tt.last)
+			}
+			tab.refuse, tab.listErr = nil, nil
+			tt.second(tab)
+			result, err := Apply(t.Context(), step())
+			if got := fmt.Sprint(result.Healed()); got != tt.healed || err != nil {
+				t.Errorf("healed %s, want %s, error %v", got, tt.healed, err)
+			}
+		})
 	}
 }
 
@@ -276,16 +323,15 @@ func TestApplyStatesInAnyOrder(t *testing.T) {
 		if rnd.IntN(4) == 0 {
 			tab.entries[fmt.Sprint("stray", rnd.IntN(3))] = 1
 		}
-		if _, err := Apply(t.Context(), Want("route", tab, cmp.Compare[string], state, last)); err != nil {
+		if _, err := Apply(t.Context(), Want("route", tab, cmp.Compare[string], state, &last)); err != nil {
 			t.Fatal(err)
 		}
 		if got, want := Dump(tab.entries, cmp.Compare[string]), Dump(state, cmp.Compare[string]); got != want {
 			t.Fatalf("table\n%swant\n%s", got, want)
 		}
-		again, err := Apply(t.Context(), Want("route", tab, cmp.Compare[string], state, state))
+		again, err := Apply(t.Context(), Want("route", tab, cmp.Compare[string], state, &last))
 		if err != nil || again.Writes() != 0 {
 			t.Fatalf("second apply: %+v, %v", again, err)
 		}
-		last = state
 	}
 }

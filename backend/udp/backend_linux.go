@@ -105,7 +105,7 @@ func (b *Backend) Counters() map[string]backend.Counters { return b.engine.count
 
 // Apply implements backend.Backend.
 func (b *Backend) Apply(ctx context.Context, s backend.State) (report backend.Report, err error) {
-	if err := b.overlay.Begin(s); err != nil {
+	if err := b.overlay.Open(); err != nil {
 		return report, err
 	}
 	if s.Zero() {

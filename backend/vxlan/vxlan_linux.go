@@ -88,7 +88,7 @@ func (b *vxlan) Advertise(u backend.Underlay) (backend.Advertisement, error) {
 
 // Apply makes the devices, forwarding entries, neighbours and routes agree with the state.
 func (b *vxlan) Apply(ctx context.Context, s backend.State) (report backend.Report, err error) {
-	if err := b.overlay.Begin(s); err != nil {
+	if err := b.overlay.Open(); err != nil {
 		return report, err
 	}
 	b.beside = len(s.Elsewhere) > 0

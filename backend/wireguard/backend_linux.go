@@ -112,7 +112,7 @@ func (b *Backend) Advertise(u backend.Underlay) (backend.Advertisement, error) {
 
 // Apply implements backend.Backend.
 func (b *Backend) Apply(ctx context.Context, s backend.State) (report backend.Report, err error) {
-	if err := b.overlay.Begin(s); err != nil {
+	if err := b.overlay.Open(); err != nil {
 		return report, err
 	}
 	b.tunnel.handle = b.overlay.Handle
@@ -132,10 +132,6 @@ func (b *Backend) Apply(ctx context.Context, s backend.State) (report backend.Re
 	p := newPlan(b.overlay.Config.Pools, b.options, own.public, b.keys.psk, s)
 	report.Skipped = p.skipped
 	report.Endpoints = slices.SortedFunc(maps.Keys(p.endpoints), netip.AddrPort.Compare)
-	if !b.overlay.IsKnown() {
-		b.peers.last = nil
-		b.tunnel.expectNothing()
-	}
 	if p.twin != "" && !b.keys.isInUse(own) && !b.tunnel.hasKey(b.keys.private) {
 		err = errors.Join(backend.About(backend.Device, b.keys.renounce(p.twin)), b.overlay.Refuse(ctx, s, &report))
 		return report, err
@@ -176,10 +172,10 @@ func (b *Backend) program(ctx context.Context, p plan, e ensured, report *backen
 	err := b.overlay.Program(ctx, p.state, overlay.Wanted{
 		Devices: []overlay.Entries{{Link: b.tunnel.link.Index(), Bare: e.bare,
 			Addresses: overlay.HostAddresses(p.state.Subnets)}},
-		Steps:  []reconcile.Step{reconcile.Want("peer", table, compareKeys, wanted, last)},
+		Steps:  []reconcile.Step{reconcile.Want("peer", table, compareKeys, wanted, &last)},
 		Routes: p.routes(b.overlay.Config.Pools, b.tunnel.link.Index()),
 	}, report)
-	b.peers.last = wanted
+	b.peers.last = last
 	b.paths.roaming = table.roaming
 	unproven := table.unproven(wanted)
 	report.Unproven = b.peers.judge(unproven, p, table.have)
@@ -199,6 +195,7 @@ func (b *Backend) Close() error {
 func (b *Backend) forget() {
 	b.shown.Store(nil)
 	b.overlay.Forget()
+	b.peers.last = nil
 	b.keys.forgetUse()
 	b.paths.forget()
 }

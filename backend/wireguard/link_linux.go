@@ -218,7 +218,7 @@ func (t *tunnel) configure(
 	var errs []error
 	fix := func(wrong bool, c wgtypes.Config, known bool, fault, detail string) bool {
 		if !wrong || keep {
-			return true
+			return !wrong
 		}
 		if err := t.device.Configure(c); err != nil {
 			errs = append(errs, t.explain(err, port))
@@ -289,12 +289,9 @@ func (t *tunnel) remove(report *backend.Report) error {
 // forget releases the device and forgets what was wanted. The link stays.
 func (t *tunnel) forget() error {
 	t.link.Forget()
-	t.expectNothing()
+	t.private, t.port = wgtypes.Key{}, 0
 	return t.release()
 }
-
-// expectNothing makes the next differences of the key and the port no repairs.
-func (t *tunnel) expectNothing() { t.private, t.port = wgtypes.Key{}, 0 }
 
 // release closes the device in this process.
 func (t *tunnel) release() error {

@@ -155,7 +155,7 @@ func silent(names []string) string {
 // peers owns what is known of the device's peers beyond the device: which were wanted before, and with which there has
 // been no handshake. It starts handshakes, and changes no peer otherwise.
 type peers struct {
-	last    map[wgtypes.Key]peer // wanted before, to tell repairs from changes; nil if unknown
+	last    map[wgtypes.Key]peer // that the device has had, to tell repairs from changes; nil if unknown
 	greeted time.Time            // when the device last started without sessions
 	retried time.Time            // when idle last returned all unproven peers
 	silent  string               // which peers have not had a handshake, for users; "" for none

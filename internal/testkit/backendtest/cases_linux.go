@@ -326,6 +326,20 @@ func testPartial(t *testing.T, s Suite) {
 	}
 	h.wantDump(full)
 	h.unchanged(now)
+	// What another program has changed since is repaired as soon as the whole state is known.
+	h.apply(old)
+	h.ns.Sh("ip route replace 10.5.2.0/24 dev eth0")
+	h.apply(old)
+	wantRouteChanged(t, "a change while the state was partial", h.apply(now))
+	h.wantDump(full)
+}
+
+// wantRouteChanged checks that the only repair was that of one route.
+func wantRouteChanged(t *testing.T, what string, r backend.Report) {
+	t.Helper()
+	if r.Writes == 0 || len(r.Healed) != 1 || r.Healed[0].Part != backend.Routes || r.Healed[0].Fault != "routes were changed" {
+		t.Errorf("%s: report %+v", what, r)
+	}
 }
 
 // testReplacedRoutes checks that a route put by hand in the place of ours is replaced, and that a
@@ -350,10 +364,7 @@ func testReplacedRoutes(t *testing.T, s Suite) {
 		"ip -6 route replace fd00:5:0:2::/64 via 2001:db8::99 dev eth0 proto 108",
 	} {
 		h.ns.Sh(script)
-		r := h.apply(state)
-		if r.Writes == 0 || len(r.Healed) != 1 || r.Healed[0].Part != backend.Routes || r.Healed[0].Fault != "routes were changed" {
-			t.Errorf("%s: report %+v", script, r)
-		}
+		wantRouteChanged(t, script, h.apply(state))
 		h.wantDump(want)
 		h.unchanged(state)
 	}
@@ -369,6 +380,13 @@ func testReplacedRoutes(t *testing.T, s Suite) {
 				t.Errorf("%s: error %v does not name the route", script, err)
 			}
 			wantPart(t, err, backend.Routes)
+		}
+		// It does not keep others from being repaired.
+		h.ns.Sh("ip route replace 10.5.3.0/24 dev eth0")
+		r, err := h.tryApply(state)
+		wantRouteChanged(t, script, r)
+		if err == nil || strings.Contains(err.Error(), "10.5.3.0/24") {
+			t.Errorf("%s: error %v, want one about the other route alone", script, err)
 		}
 		if got := h.ns.Sh("ip route show 10.5.2.0/24"); got != theirs {
 			t.Errorf("%s: made it %s", script, got)
