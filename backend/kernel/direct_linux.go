@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -127,7 +129,7 @@ func indirect(addr netip.Addr, link int, answer []byte, failed error) (reason st
 
 // addTaken adds to entries the routes that people put in the place of ours. A route that a daemon
 // or the kernel put there is left alone: it is not an entry, and it blocks ours.
-func (b *batch) addTaken(ctx context.Context, places []RouteKey, entries map[RouteKey]Route) error {
+func (t *routes) addTaken(ctx context.Context, places []RouteKey, entries map[RouteKey]Route) error {
 	if len(places) == 0 {
 		return nil
 	}
@@ -135,18 +137,38 @@ func (b *batch) addTaken(ctx context.Context, places []RouteKey, entries map[Rou
 	for i, k := range places {
 		requests[i] = getRoute(k.Dst.Addr(), unix.RTM_F_FIB_MATCH)
 	}
-	err := b.ask(ctx, requests, func(i int, answer []byte, err error) {
-		if err != nil {
-			return // no route there, or only ours for the whole pool, which is unreachable
-		}
-		if route, ok := inPlace(places[i], answer); ok {
+	refusing := map[RouteKey]bool{}
+	err := t.h.batch.ask(ctx, requests, func(i int, answer []byte, err error) {
+		if err != nil { // there is no route, or one that refuses packets, which may be ours for the whole pool
+			refusing[places[i]] = true
+		} else if route, ok := inPlace(places[i], answer); ok {
 			entries[places[i]] = route
 		}
 	})
 	if err != nil {
 		return fmt.Errorf("look up routes: %w", err)
 	}
-	return nil
+	return t.addRefusing(ctx, refusing, entries)
+}
+
+// addRefusing adds to entries the routes that people put in places for which the kernel names no route: one that refuses
+// packets is shown only in a listing.
+func (t *routes) addRefusing(ctx context.Context, places map[RouteKey]bool, entries map[RouteKey]Route) error {
+	if len(places) == 0 {
+		return nil
+	}
+	_, err := listing(ctx, func() (none struct{}, err error) {
+		for _, protocol := range byHand {
+			err = errors.Join(err, t.each(netlink.RouteProtocol(protocol), func(key RouteKey, route Route) {
+				if places[key] {
+					route.Protocol = protocol
+					entries[key] = route
+				}
+			}))
+		}
+		return none, err
+	})
+	return err
 }
 
 // inPlace decodes the route that the kernel would use for the first address of a destination. ok is
@@ -157,7 +179,7 @@ func inPlace(place RouteKey, answer []byte) (Route, bool) {
 	}
 	msg := nl.DeserializeRtMsg(answer)
 	attrs, err := nl.ParseRouteAttr(answer[unix.SizeofRtMsg:])
-	if err != nil || !byHand(int(msg.Protocol)) || int(msg.Dst_len) != place.Dst.Bits() {
+	if err != nil || !slices.Contains(byHand, int(msg.Protocol)) || int(msg.Dst_len) != place.Dst.Bits() {
 		return Route{}, false
 	}
 	route, metric, table := Route{Protocol: int(msg.Protocol)}, uint32(0), uint32(msg.Table)

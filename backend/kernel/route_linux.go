@@ -37,22 +37,35 @@ func (t *routes) List(ctx context.Context) (map[RouteKey]Route, error) {
 	if err != nil {
 		return entries, err
 	}
-	return entries, t.h.batch.addTaken(ctx, t.owner.taken(entries), entries)
+	return entries, t.addTaken(ctx, t.owner.taken(entries), entries)
 }
 
 func (t *routes) list() (map[RouteKey]Route, error) {
 	entries := make(map[RouteKey]Route, t.h.routes)
-	filter := &netlink.Route{Protocol: Protocol, Table: unix.RT_TABLE_MAIN}
+	err := t.each(Protocol, func(key RouteKey, route Route) {
+		guards := route.Unreachable && key.Metric == GuardMetric
+		if guards == t.owner.Guards && t.owner.Owns(key, route) {
+			entries[unused(entries, key, func(k *RouteKey) { k.Nth++ })] = route
+		}
+	})
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return nil, err
+	}
+	t.h.routes = len(entries)
+	return entries, err
+}
+
+// each calls f for each route of a protocol in the main table, of both families. After an interrupted listing, it
+// may have left out some.
+func (t *routes) each(protocol netlink.RouteProtocol, f func(RouteKey, Route)) error {
+	filter := &netlink.Route{Protocol: protocol, Table: unix.RT_TABLE_MAIN}
 	var interrupted error
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		err := t.h.strict.RouteListFilteredIter(family, filter, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE,
 			func(r netlink.Route) bool {
-				key, route, ok := fromKernel(r)
-				guards := route.Unreachable && key.Metric == GuardMetric
-				if !ok || guards != t.owner.Guards || !t.owner.Owns(key, route) {
-					return true
+				if key, route, ok := fromKernel(r); ok {
+					f(key, route)
 				}
-				entries[unused(entries, key, func(k *RouteKey) { k.Nth++ })] = route
 				return true
 			})
 		switch {
@@ -61,11 +74,10 @@ func (t *routes) list() (map[RouteKey]Route, error) {
 		// The family is disabled, or its main table was never used.
 		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.EOPNOTSUPP):
 		case err != nil:
-			return nil, err
+			return err
 		}
 	}
-	t.h.routes = len(entries)
-	return entries, interrupted
+	return interrupted
 }
 
 // fromKernel converts a listed route. ok is false for a route that cannot be one of ours.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
@@ -234,17 +235,15 @@ func (w *Watch) routeMatters(m syscall.NetlinkMessage) bool {
 		return false
 	case route.Protocol == Protocol, route.Dst_len == 0:
 		return true
-	case m.Header.Flags&unix.NLM_F_REPLACE != 0 && byHand(int(route.Protocol)):
+	case m.Header.Flags&unix.NLM_F_REPLACE != 0 && slices.Contains(byHand, int(route.Protocol)):
 		return true
 	}
 	dst, ok := netip.AddrFromSlice(attribute(m.Data[unix.SizeofRtMsg:], unix.RTA_DST))
 	return ok && w.filter.Reaches != nil && w.filter.Reaches(netip.PrefixFrom(dst, int(route.Dst_len)))
 }
 
-// byHand reports whether people and start scripts use a route's protocol.
-func byHand(protocol int) bool {
-	return protocol == unix.RTPROT_BOOT || protocol == unix.RTPROT_STATIC
-}
+// byHand lists the protocols of routes that people and start scripts make.
+var byHand = []int{unix.RTPROT_BOOT, unix.RTPROT_STATIC}
 
 // neighbourMatters ignores the intermediate states of resolution. The state it ends in may belong
 // to another program's entry in the place of ours. When an operator deletes a permanent entry, the

@@ -359,9 +359,15 @@ func testReplacedRoutes(t *testing.T, s Suite) {
 		"ip route replace 10.5.2.0/24 via 192.0.2.99 onlink dev eth0 proto 108",
 		"ip route replace 10.5.2.0/24 dev eth0",
 		"ip route replace blackhole 10.5.2.0/24 proto 108",
+		"ip route replace blackhole 10.5.2.0/24",
+		"ip route replace unreachable 10.5.2.0/24 proto static",
+		"ip route replace prohibit 10.5.2.0/24",
 		"ip -6 route replace fd00:5:0:2::/64 via 2001:db8::99 dev eth0",
 		"ip -6 route replace fd00:5:0:2::/64 dev eth0",
 		"ip -6 route replace fd00:5:0:2::/64 via 2001:db8::99 dev eth0 proto 108",
+		"ip -6 route replace blackhole fd00:5:0:2::/64",
+		"ip -6 route replace unreachable fd00:5:0:2::/64",
+		"ip -6 route replace prohibit fd00:5:0:2::/64 proto static",
 	} {
 		h.ns.Sh(script)
 		wantRouteChanged(t, script, h.apply(state))
@@ -370,6 +376,7 @@ func testReplacedRoutes(t *testing.T, s Suite) {
 	}
 	for _, script := range []string{
 		"ip route replace 10.5.2.0/24 dev eth0 proto bird",
+		"ip route replace blackhole 10.5.2.0/24 proto bird",
 		"ip route replace 10.5.2.0/24 dev eth0 proto kernel",
 	} {
 		h.ns.Sh(script)
