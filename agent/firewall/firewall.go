@@ -4,6 +4,7 @@
 package firewall
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,7 +43,8 @@ type Report struct {
 	// another program wrote and only nft can write. Our rules in them were read from the kernel.
 	Unreadable string
 
-	// Unguarded is the error that kept the rules of the guard from being written; nil if they are in force.
+	// Unguarded is the error that kept the rules of the guard from being written; nil if they are in force. It is set
+	// whether the other rules could be written or not, unless nftables has these, too.
 	Unguarded error
 
 	// Leftover is the error that kept our rules in a kind no longer used from being removed; nil when no rules remain
@@ -81,7 +83,7 @@ func New(logger hclog.Logger) *Firewall {
 // rules, the new rules are in place before the old ones are removed. With no networks, or none that wants a rule, it
 // removes jumps and chains; then nothing needs to be installed. It continues after a table fails and joins the
 // errors: ErrNotInstalled when rules are wanted and no kind can hold them, netfilter.ErrLocked when another program
-// keeps the lock.
+// keeps the lock. The guard is in nftables in any case.
 func (f *Firewall) Apply(ctx context.Context, s State) (Report, error) {
 	want := desiredRules(s)
 	var report Report
@@ -100,27 +102,27 @@ func (f *Firewall) Apply(ctx context.Context, s State) (Report, error) {
 	if i, ok := f.chosen.(*iptables); ok {
 		report.Unreadable = i.unreadable()
 	}
-	if err != nil {
-		return report, err
-	}
-	written, report.Leftover = f.removeOthers(ctx)
-	report.Writes += len(written)
-	for _, what := range written {
-		f.logger.Info("firewall rules of another kind removed", "what", what)
+	if err == nil {
+		written, report.Leftover = f.removeOthers(ctx)
+		report.Writes += len(written)
+		for _, what := range written {
+			f.logger.Info("firewall rules of another kind removed", "what", what)
+		}
 	}
 	for _, a := range f.appliers {
 		if a.kind() == kindNFTables && a != f.chosen {
-			f.protect(ctx, a, want.guard, &report)
+			f.protect(ctx, a, want.guard, err != nil, &report)
 		}
 	}
-	return report, ctx.Err() // what is missing because the caller gave up is no result
+	return report, cmp.Or(err, ctx.Err()) // what is missing because the caller gave up is no result
 }
 
-// protect makes nftables hold the guard, and nothing else, because another kind holds the other rules.
-func (f *Firewall) protect(ctx context.Context, nftables tableWriter, g guard, report *Report) {
+// protect makes nftables hold the guard, and nothing else, because another kind holds the other rules. With keep, it
+// leaves other rules in nftables alone, because no other kind may have them yet.
+func (f *Firewall) protect(ctx context.Context, nftables tableWriter, g guard, keep bool, report *Report) {
 	before := f.guarded
 	f.guarded = nil
-	written, err := nftables.apply(ctx, rules{guard: g})
+	written, err := nftables.apply(ctx, rules{guard: g, keep: keep})
 	report.Writes += len(written)
 	if report.Unguarded = err; err == nil {
 		f.guarded = &g

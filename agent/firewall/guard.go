@@ -83,6 +83,9 @@ func appendValues[T comparable](to []networkValue[T], network string, values []T
 // isEmpty reports whether the guard drops nothing.
 func (g guard) isEmpty() bool { return len(g.ports)+len(g.peers)+len(g.sealed) == 0 }
 
+// The names of the guard's chains.
+const tunnelsChain, inputsChain, sourcesChain = "tunnels", "inputs", "sources"
+
 // chains returns the chains of the guard. They come before the chains of filter, so that packets that are dropped are
 // neither logged nor counted there as accepted.
 func (g guard) chains() (out []nftChain) {
@@ -93,9 +96,9 @@ func (g guard) chains() (out []nftChain) {
 			out = append(out, nftChain{name: name, base: base, rules: rules})
 		}
 	}
-	chain("tunnels", nftables.ChainHookForward, g.portRules())
-	chain("inputs", nftables.ChainHookInput, g.inputRules())
-	chain("sources", nftables.ChainHookPrerouting, g.sourceRules())
+	chain(tunnelsChain, nftables.ChainHookForward, g.portRules())
+	chain(inputsChain, nftables.ChainHookInput, g.inputRules())
+	chain(sourcesChain, nftables.ChainHookPrerouting, g.sourceRules())
 	return out
 }
 

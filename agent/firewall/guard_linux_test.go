@@ -3,6 +3,7 @@ package firewall
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -159,6 +160,70 @@ func TestGuardBesideOthers(t *testing.T) {
 			apply()
 			if saved := ns.Sh("iptables-nft-save; nft list table inet leno"); strings.Contains(saved, "LENO-") || strings.Contains(saved, "srcnat") {
 				t.Errorf("left behind:\n%s", saved)
+			}
+		})
+	}
+}
+
+// A failer is an applier that does not work.
+type failer struct {
+	tableWriter
+	installed bool
+}
+
+func (f *failer) inspect(ctx context.Context, want rules) finding {
+	if !f.installed {
+		return finding{err: ErrNotInstalled}
+	}
+	return f.tableWriter.inspect(ctx, want)
+}
+
+func (f *failer) apply(context.Context, rules) ([]string, error) {
+	return nil, errors.New("it is locked")
+}
+
+// TestGuardAlone: nftables has the guard also while the other rules cannot be written. Those that nftables has stay, because
+// no other kind has them yet.
+func TestGuardAlone(t *testing.T) {
+	t.Parallel()
+	for _, installed := range []bool{true, false} {
+		t.Run(fmt.Sprint("installed: ", installed), func(t *testing.T) {
+			t.Parallel()
+			ns := nstest.New(t)
+			fw, networks := New(hclog.NewNullLogger()), guarded()
+			networks[0].Forward = true
+			apply := func(kind Type) (report Report, err error) {
+				ns.Do(func() { report, err = fw.Apply(t.Context(), State{Type: kind, Networks: networks}) })
+				return report, err
+			}
+			if _, err := apply(TypeNFTables); err != nil {
+				t.Fatal(err)
+			}
+			accepts := ns.Sh("nft list chain inet leno forward")
+			for i := range 2 {
+				fw.appliers[i] = &failer{fw.appliers[i], installed}
+			}
+			networks[0].Ports = append(networks[0].Ports, 60000)
+			for _, flush := range []bool{false, true} {
+				if flush {
+					ns.Sh("nft flush ruleset")
+				}
+				r, err := apply(TypeIPTables)
+				if err == nil || r.Unguarded != nil || r.Writes != 1 || len(r.Healed) > 0 != flush {
+					t.Errorf("flush %t: %+v, %v", flush, r, err)
+				}
+				list := ns.Sh("nft list table inet leno")
+				for _, rule := range []string{"udp dport 51820 drop", "udp dport 60000 drop", "ip saddr 10.5.0.0/16 fib"} {
+					if !strings.Contains(list, rule) {
+						t.Errorf("flush %t: no %s in\n%s", flush, rule, list)
+					}
+				}
+				if !flush && ns.Sh("nft list chain inet leno forward") != accepts {
+					t.Errorf("other rules of nftables were changed:\n%s", list)
+				}
+				if r, err := apply(TypeIPTables); err == nil || r.Writes != 0 {
+					t.Errorf("flush %t, once more: %+v, %v", flush, r, err)
+				}
 			}
 		})
 	}

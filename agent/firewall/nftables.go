@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/go-hclog"
@@ -41,7 +42,7 @@ func (n *nft) kind() string { return kindNFTables }
 func (n *nft) stamp() string { return "" }
 
 func (n *nft) inspect(ctx context.Context, _ rules) finding {
-	_, err := n.compare(ctx, nil)
+	_, err := n.compare(ctx, nil, false)
 	if err != nil {
 		err = fmt.Errorf("nftables: %w", nftUnlisted(err))
 	}
@@ -60,7 +61,7 @@ func (n *nft) apply(ctx context.Context, want rules) (written []string, err erro
 	}
 	n.agreed = 0
 	chains := nftChains(want)
-	change, err := n.compare(ctx, chains)
+	change, err := n.compare(ctx, chains, want.keep)
 	if err != nil && !needed && ctx.Err() == nil {
 		n.logger.Debug("cannot look for leftover firewall rules", "table", nftTableName, "error", err)
 		return nil, nil
@@ -69,7 +70,7 @@ func (n *nft) apply(ctx context.Context, want rules) (written []string, err erro
 		return nil, fmt.Errorf("nftables: %w", nftUnlisted(err))
 	}
 	if !change.isEmpty() {
-		if err := n.commit(ctx, change, chains); err != nil {
+		if err := n.commit(ctx, change, chains, want.keep); err != nil {
 			return nil, fmt.Errorf("nftables: write table %s: %w", nftTableName, nftUnwritten(err))
 		}
 		written = []string{"nftables table " + nftTableName + ": " + strings.Join(change.wrong, ", ")}
@@ -79,12 +80,12 @@ func (n *nft) apply(ctx context.Context, want rules) (written []string, err erro
 	} else if unknown == nil {
 		n.agreed, n.agreedWith = generation, want
 	}
-	n.clean = !needed
+	n.clean = !needed && !want.keep
 	return written, nil
 }
 
-// compare lists the table and returns the necessary changes.
-func (n *nft) compare(ctx context.Context, want []nftChain) (nftChange, error) {
+// compare lists the table and returns the necessary changes. With keep, there may be chains other than the guard's.
+func (n *nft) compare(ctx context.Context, want []nftChain, keep bool) (nftChange, error) {
 	if err := ctx.Err(); err != nil {
 		return nftChange{}, err
 	}
@@ -93,19 +94,24 @@ func (n *nft) compare(ctx context.Context, want []nftChain) (nftChange, error) {
 		return nftChange{}, err
 	}
 	state, err := readOwnTable(conn)
+	for _, chain := range state.chains {
+		if keep && !slices.Contains([]string{tunnelsChain, inputsChain, sourcesChain}, chain.name) {
+			want = append(want, chain)
+		}
+	}
 	return nftChangeOf(state, want), errors.Join(err, conn.CloseLasting())
 }
 
 // commit writes the change. When the answers exceeded the socket's buffer, a new listing tells whether the change was
 // made.
-func (n *nft) commit(ctx context.Context, change nftChange, want []nftChain) error {
+func (n *nft) commit(ctx context.Context, change nftChange, want []nftChain, keep bool) error {
 	conn, err := n.open()
 	if err != nil {
 		return err
 	}
 	err = errors.Join(writeOwnTable(conn, change), conn.CloseLasting())
 	if errors.Is(err, unix.ENOBUFS) {
-		if left, again := n.compare(ctx, want); again == nil && left.isEmpty() {
+		if left, again := n.compare(ctx, want, keep); again == nil && left.isEmpty() {
 			return nil
 		}
 	}

@@ -90,6 +90,7 @@ type rules struct {
 	masquerade []rule // for packets that leave the host, after others could choose the source
 	forward    []rule // for packets that pass through the host
 	guard      guard  // only nftables has its rules, beside those of any other kind
+	keep       bool   // all chains of nftables but the guard's stay as they are
 }
 
 // isEmpty reports whether no rule is wanted, whatever the guard.

@@ -28,21 +28,24 @@ func (k *Keeper) writeChecks() {
 // verdict returns the check of one network. failure says why the rules could not be applied, if they could not. The
 // caller holds mu.
 func (d *desired) verdict(n firewall.Network, failure string) (status, reason string) {
+	report, unguarded := d.last.report, ""
+	if err := report.Unguarded; err != nil {
+		unguarded = "; containers can reach the ports of tunnels, and packets with a forged source are not dropped: " +
+			advice.Reason(advice.Firewall, err)
+	}
 	switch {
 	case d.last.err != nil && isHarmless(n, d.last.err):
-		return api.Warning, failure
+		return api.Warning, failure + unguarded
 	case d.last.err != nil:
-		return api.Critical, failure
+		return api.Critical, failure + unguarded
 	}
-	report := d.last.report
 	status, reason = api.Passing, "rules are in place"
 	if !n.IPMasq && !n.Forward {
 		reason = "no rules are asked for"
 	}
-	if err := report.Unguarded; err != nil {
+	if unguarded != "" {
 		status = api.Warning
-		reason += "; containers can reach the ports of tunnels, and packets with a forged source are not dropped: " +
-			advice.Reason(advice.Firewall, err)
+		reason += unguarded
 	}
 	if !n.IPMasq && !n.Forward {
 		return status, reason

@@ -49,7 +49,7 @@ type outcome struct {
 	err     error   // of failed
 	retryAt time.Time
 	looked  time.Time       // when the attempt ended
-	report  firewall.Report // of the last success
+	report  firewall.Report // of the last success, except for Unguarded
 }
 
 func newDesired(c config.Firewall) desired {
@@ -140,7 +140,7 @@ func (d *desired) finish(now time.Time, tried *wishes, report firewall.Report, e
 	case gaveUp:
 		d.last.applied = nil
 	default:
-		d.last.applied = nil
+		d.last.applied, d.last.report.Unguarded = nil, report.Unguarded
 		d.last.failed, d.last.err, d.last.retryAt = tried, err, now.Add(d.backoff.Next())
 	}
 }

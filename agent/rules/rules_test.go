@@ -66,20 +66,25 @@ func TestPut(t *testing.T) {
 // TestPutFails checks which errors keep a network from being ready.
 func TestPutFails(t *testing.T) {
 	missing := fmt.Errorf("iptables: %w", firewall.ErrNotInstalled)
+	const open = "; containers can reach the ports of tunnels, and packets with a forged source are not dropped: no nf_tables"
 	for _, tt := range []struct {
-		name     string
-		masq     bool
-		err      error
-		check    string
-		harmless bool
+		name      string
+		masq      bool
+		err       error
+		unguarded error
+		check     string
+		harmless  bool
 	}{
-		{"not installed, not needed", false, missing, "warning: iptables: program is not installed", true},
-		{"not installed and needed", true, missing, "critical: iptables: program is not installed", false},
-		{"broken", false, errors.New("no such table"), "critical: no such table", false},
-		{"not seen for a while", true, firewall.ErrUnseen, "warning: " + firewall.ErrUnseen.Error(), true},
+		{"not installed, not needed", false, missing, nil, "warning: iptables: program is not installed", true},
+		{"not installed and needed", true, missing, nil, "critical: iptables: program is not installed", false},
+		{"broken", false, errors.New("no such table"), nil, "critical: no such table", false},
+		{"broken, without the guard", false, errors.New("no such table"), errors.New("no nf_tables"), "critical: no such table" + open, false},
+		{"not seen for a while", true, firewall.ErrUnseen, nil, "warning: " + firewall.ErrUnseen.Error(), true},
+		{"not seen for a while, without the guard", true, firewall.ErrUnseen, errors.New("no nf_tables"),
+			"warning: " + firewall.ErrUnseen.Error() + open, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			k, board := newKeeper(&recorder{err: tt.err})
+			k, board := newKeeper(&recorder{err: tt.err, report: firewall.Report{Unguarded: tt.unguarded}})
 			err := k.Put(t.Context(), firewall.Network{Name: "n", Forward: true, IPMasq: tt.masq})
 			if (err == nil) != tt.harmless || err != nil && !errors.Is(err, tt.err) {
 				t.Errorf("got %v", err)
