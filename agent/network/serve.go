@@ -100,7 +100,7 @@ func (r *Runner) save(n registry.Network, lease registry.Lease) error {
 		if held, ok, _ := r.lease.Lease().Get(); ok {
 			lease = held
 		}
-		status, place := r.lease.Status(), r.datapath.Status().Underlay
+		status, datapath := r.lease.Status(), r.datapath.Status()
 		before, now = was, state.Network{
 			Version:      registry.Version,
 			Network:      n.Name,
@@ -119,8 +119,10 @@ func (r *Runner) save(n registry.Network, lease registry.Lease) error {
 			SubnetFile:   r.local.SubnetFile,
 			Pools:        n.Plan.Prefixes(),
 			Carriage:     n.Carriage(),
-			Underlay:     place.Interface,
-			Addresses:    place.Addresses,
+			Underlay:     datapath.Underlay.Interface,
+			Addresses:    datapath.Underlay.Addresses,
+			Devices:      datapath.Devices,
+			Endpoints:    datapath.Report.Endpoints,
 		}
 		if now.Renewed.IsZero() {
 			now.Renewed = time.Now() // the lease has just been acquired

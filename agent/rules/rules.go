@@ -135,12 +135,8 @@ func (k *Keeper) Remember(kinds map[string]backend.Type, dataDir string,
 		before, err := state.Load(dataDir, name)
 		local, ok := wanted(name)
 		if err == nil && ok && len(before.Subnets) > 0 && before.Backend.Type != "alloc" {
-			var place backend.Underlay
-			if before.Underlay != "" {
-				place.Devices = []string{before.Underlay}
-			}
 			networks = append(networks, Wishes(kinds, local, Carried{Pools: before.Pools, Subnets: before.Subnets,
-				Carriage: before.Carriage, Underlay: place}))
+				Carriage: before.Carriage, Underlay: backend.Underlay{Devices: before.Devices}, Peers: before.Endpoints}))
 		}
 	}
 	k.desired.want(networks...)

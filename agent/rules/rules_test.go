@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -124,12 +125,13 @@ func TestRemember(t *testing.T) {
 	dir := t.TempDir()
 	subnets := []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")}
 	pools := []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}
+	endpoints := []netip.AddrPort{netip.MustParseAddrPort("203.0.113.7:51821")}
 	for _, saved := range []struct {
 		name, backend string
 		subnets       []netip.Prefix
 	}{{"m", "udp", subnets}, {"unwanted", "udp", subnets}, {"without", "udp", nil}, {"bare", "alloc", subnets}} {
 		must(t, state.Save(dir, state.Network{Version: registry.Version, Network: saved.name, Subnets: saved.subnets, Pools: pools,
-			Underlay: "eth0", Carriage: registry.Carriage{Backend: registry.Backend{Type: saved.backend}}}))
+			Devices: []string{"br0", "br1"}, Endpoints: endpoints, Carriage: registry.Carriage{Backend: registry.Backend{Type: saved.backend}}}))
 	}
 	r := &recorder{}
 	k, _ := newKeeper(r)
@@ -144,10 +146,9 @@ func TestRemember(t *testing.T) {
 		t.Fatalf("applied %q", got)
 	}
 	want := firewall.Network{Name: "m", Pools: pools, Subnets: subnets, Forward: true,
-		Tunnels: []string{"leno-m", "leno-m~2", "leno-m~b"}, Ports: []uint16{8285}, Underlay: []string{"eth0"}, Sealed: true}
-	compare := cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
-	if diff := cmp.Diff(want, r.states[0].Networks[0], compare); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+		Tunnels: []string{"leno-m", "leno-m~2", "leno-m~b"}, Ports: []uint16{8285}, Underlay: []string{"br0", "br1"}, Peers: endpoints, Sealed: true}
+	if got := r.states[0].Networks[0]; !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 }
 

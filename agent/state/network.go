@@ -49,9 +49,12 @@ type Network struct {
 	SubnetFile        string         `json:"subnet_file"`
 	Pools             []netip.Prefix `json:"pools"` // of the datapath, which is removed when they change
 	registry.Carriage                // of the datapath, likewise
-	// Underlay is the device between hosts, and Addresses are this host's public ones.
-	Underlay  string       `json:"underlay,omitempty"`
-	Addresses []netip.Addr `json:"addresses,omitempty"`
+	// Underlay is the device between hosts, and Addresses are this host's public ones. Packets leave by Devices, and
+	// Endpoints are where tunnels of peers receive at other ports: backend.Underlay and backend.Report have them.
+	Underlay  string           `json:"underlay,omitempty"`
+	Addresses []netip.Addr     `json:"addresses,omitempty"`
+	Devices   []string         `json:"underlay_devices,omitempty"`
+	Endpoints []netip.AddrPort `json:"endpoints,omitempty"`
 }
 
 // LeaseOf returns the remembered lease of the host id, with the fields that a release needs.

@@ -171,7 +171,7 @@ func (r *Reconciler) showPlace(n registry.Network, p Place) {
 		if !slices.Equal(p.Choice.Own, p.Choice.Addrs) {
 			s.Underlay.Own = p.Choice.Own
 		}
-		s.VRF, s.Placed, s.devices = p.Choice.VRF, true, p.Choice.Devices
+		s.VRF, s.Placed, s.Devices = p.Choice.VRF, true, p.Choice.Devices
 	})
 }
 

@@ -29,9 +29,10 @@ type Status struct {
 	Counter backend.Counter // nil if the backend does not count by peer
 	Meter   backend.Meter   // nil if the backend does not count in total
 
-	devices []string     // that the underlay depends on
-	remote  []netip.Addr // addresses of the peers and of the underlay's can_reach
-	left    *departure   // from the underlay before, for some time; nil if there was none
+	Devices []string // that the underlay depends on
+
+	remote []netip.Addr // addresses of the peers and of the underlay's can_reach
+	left   *departure   // from the underlay before, for some time; nil if there was none
 }
 
 // Status returns what the API shows of the datapath.
@@ -49,7 +50,7 @@ func (r *Reconciler) update(change func(*Status)) {
 // UsesLink reports whether the underlay depends on the device, or may come to depend on it.
 func (r *Reconciler) UsesLink(link string) bool {
 	s := r.Status()
-	return !s.Placed || slices.Contains(s.devices, link) || underlay.Names(r.o.Underlay, link)
+	return !s.Placed || slices.Contains(s.Devices, link) || underlay.Names(r.o.Underlay, link)
 }
 
 // Reaches reports whether packets to other hosts may take a route to the prefix.
