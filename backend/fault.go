@@ -5,7 +5,7 @@ package backend
 func Faults() []string {
 	out := []string{
 		"device was deleted", "device was down", "device was renamed", "device was detached", "device was replaced",
-		"device had another MTU", "device had another MAC address", "device had another alias",
+		"device had another MTU", "device had another MAC address", "device had another alias", "device had a master",
 		"device had another underlay", "device had another checksum offload",
 		"device had another private key", "device had another listen port",
 		"socket was closed", "forwarding was off",

@@ -73,8 +73,16 @@ func (h *Handle) AddLink(link netlink.Link) (netlink.Link, error) {
 	return existing(h, name)
 }
 
+// RemoveMaster removes a device from the bridge or VRF that it belongs to.
+func RemoveMaster(h *Handle, link netlink.Link) error {
+	if err := h.nl.LinkSetNoMaster(link); err != nil {
+		return fmt.Errorf("remove the master of link %s: %w", link.Attrs().Name, err)
+	}
+	return nil
+}
+
 // ChangeVXLAN switches learning off and changes the underlay device and the local address of a
-// VXLAN device. The address must be of the same family as the old one; another family needs a new
+// VXLAN device, and resets the TTL and the TOS of its packets to the default. The address must be of the same family as the old one; another family needs a new
 // device. The library's own LinkModify sends flags that the kernel refuses to change, even to the
 // same value.
 func (h *Handle) ChangeVXLAN(ctx context.Context, link netlink.Link, parent int, local netip.Addr) error {
@@ -86,7 +94,9 @@ func (h *Handle) ChangeVXLAN(ctx context.Context, link netlink.Link, parent int,
 	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("vxlan"))
 	data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
 	data.AddRtAttr(nl.IFLA_VXLAN_LINK, nl.Uint32Attr(uint32(parent)))
-	data.AddRtAttr(nl.IFLA_VXLAN_LEARNING, nl.Uint8Attr(0))
+	for _, kind := range []int{nl.IFLA_VXLAN_LEARNING, nl.IFLA_VXLAN_TTL, nl.IFLA_VXLAN_TOS} {
+		data.AddRtAttr(kind, nl.Uint8Attr(0))
+	}
 	if local.Is4() {
 		data.AddRtAttr(nl.IFLA_VXLAN_LOCAL, local.AsSlice())
 	} else {

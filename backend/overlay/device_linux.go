@@ -132,9 +132,10 @@ func (d *Device) Fix(isWrong bool, set func() error, fault, detail string, repor
 	return nil
 }
 
-// SetUp sets the MTU and the alias of the device in use and brings it up, where they differ, and makes it accept
-// packets whose replies leave by another device of the network. port is the UDP port that the kernel opens for the
-// device, 0 for none. bare is true for a device that is new or was down: it has no routes, and no IPv6 addresses.
+// SetUp sets the MTU and the alias of the device in use, removes it from a bridge or VRF and brings it up, where
+// necessary, and makes it accept packets whose replies leave by another device of the network. port is the UDP port that
+// the kernel opens for the device, 0 for none. bare is true for a device that is new or was down: it has no routes, and
+// no IPv6 addresses.
 func (d *Device) SetUp(
 	h *kernel.Handle, link netlink.Link, s backend.State, port int, report *backend.Report,
 ) (bare bool, err error) {
@@ -146,6 +147,12 @@ func (d *Device) SetUp(
 	}
 	mtuErr := d.Fix(have.MTU != s.MTU, func() error { return h.SetMTU(link, s.MTU) },
 		fault, fmt.Sprintf("%d instead of %d", have.MTU, s.MTU), report)
+	master := ""
+	if m, err := net.InterfaceByIndex(have.MasterIndex); err == nil {
+		master = m.Name
+	}
+	masterErr := d.Fix(have.MasterIndex != 0, func() error { return kernel.RemoveMaster(h, link) },
+		"device had a master", master, report)
 	upErr := d.Fix(isDown, func() error { return h.SetUp(link) }, "device was down", "", report)
 	if errors.Is(upErr, unix.EADDRINUSE) {
 		upErr = kernel.PortInUse(port, d.Name)
@@ -162,7 +169,7 @@ func (d *Device) SetUp(
 			report.Writes++
 		}
 	}
-	return bare, errors.Join(mtuErr, upErr, aliasErr, err)
+	return bare, errors.Join(mtuErr, masterErr, upErr, aliasErr, err)
 }
 
 // Remove deletes the device, and with it everything attached to it. Another program's device of that name stays.

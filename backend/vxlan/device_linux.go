@@ -174,6 +174,7 @@ func shown(link netlink.Link) device {
 	}
 	d := device{
 		vni: v.VxlanId, port: v.Port, gbp: v.GBP, parent: v.VtepDevIndex, learning: v.Learning, mtu: v.MTU,
+		ttl: v.TTL, tos: v.TOS,
 	}
 	local, _ := netip.AddrFromSlice(v.SrcAddr)
 	d.local = local.Unmap()

@@ -90,6 +90,7 @@ func TestDeviceChanges(t *testing.T) {
 	}{
 		{"other address", plain, "eth0", "192.0.2.7", "ip addr add 192.0.2.7/24 dev eth0", true, "local 192.0.2.7", ""},
 		{"other underlay", plain, "eth1", "192.0.3.1", "", true, "local 192.0.3.1 dev eth1", ""},
+		{"TTL changed", plain, "eth0", "192.0.2.1", "ip link set leno-test type vxlan ttl 1", true, "ttl auto", ""},
 		{"learning switched on", plain, "eth0", "192.0.2.1", "ip link set leno-test type vxlan learning", true, "nolearning", ""},
 		{"MAC changed", plain, "eth0", "192.0.2.1", "ip link set leno-test address 02:00:00:00:00:01", true, "link/ether 02:00:00:00:00:01", ""},
 		{"IPv6 underlay", plain, "eth0", "2001:db8:2::1", "", false, "local 2001:db8:2::1", ""},
@@ -151,6 +152,9 @@ func TestHealedNamesWhatWasDoneToTheDevice(t *testing.T) {
 		{"ip link set leno-test down; ip link set leno-test name other", "[device was renamed: to other device was down]"},
 		{"ip link set leno-test alias mine", `[device had another alias: "mine"]`},
 		{"ip link set leno-test type vxlan learning", "[device had another underlay: learning was on]"},
+		{"ip link set leno-test type vxlan ttl 1 tos 4", "[device had another underlay: TTL was 1, TOS was 0x4]"},
+		{"ip link set leno-test type vxlan tos inherit", "[device had another underlay: TOS was 0x1]"},
+		{"ip link add br9 type bridge; ip link set leno-test master br9", "[device had a master: br9]"},
 		{"ip link set leno-test mtu 1300", "[device had another MTU: 1300 instead of 1450]"},
 		{"ip link set leno-test down", "[device was down]"},
 		{"ethtool -K leno-test tx on", "[device had another checksum offload]"},

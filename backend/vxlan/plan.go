@@ -34,6 +34,7 @@ type device struct {
 	// Changeable in place.
 	parent   int // ifindex of the underlay
 	learning bool
+	ttl, tos int // of the packets between hosts; 0 is the host's default
 	mac      kernel.MAC
 	mtu      int
 }
@@ -121,7 +122,7 @@ func (d device) excludes(want device) bool {
 	return d.vni == want.vni && d.port == want.port && d.local.Is6() == want.local.Is6()
 }
 
-// otherUnderlay describes how the device's underlay or its learning differs from the wanted one's, "" if it does not.
+// otherUnderlay describes how the device's underlay, or how it is used, differs from the wanted one's, "" if it does not.
 func (d device) otherUnderlay(want device) string {
 	var parts []string
 	if d.parent != want.parent {
@@ -132,6 +133,12 @@ func (d device) otherUnderlay(want device) string {
 	}
 	if d.learning {
 		parts = append(parts, "learning was on")
+	}
+	if d.ttl != want.ttl {
+		parts = append(parts, fmt.Sprintf("TTL was %d", d.ttl))
+	}
+	if d.tos != want.tos {
+		parts = append(parts, fmt.Sprintf("TOS was %#x", d.tos))
 	}
 	return strings.Join(parts, ", ")
 }

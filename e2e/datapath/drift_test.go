@@ -102,6 +102,7 @@ var faults = []fault{
 	{"MAC changed", "ip link set LINK address 02:00:00:00:00:01", "device had another MAC address: 02:00:00:00:00:01 instead of", "vxlan", false},
 	{"alias changed", "ip link set LINK alias mine", "device had another alias", "vxlan udp wireguard", false},
 	{"learning switched on", "ip link set LINK type vxlan learning", "device had another underlay: learning was on", "vxlan", false},
+	{"TTL changed", "ip link set LINK type vxlan ttl 1", "device had another underlay: TTL was 1", "vxlan", false},
 	{"addresses removed", "ip addr flush dev LINK scope global", "addresses were missing", "vxlan udp wireguard", true},
 	{"address added", "ip addr add POOL.77.7/32 dev LINK", "foreign addresses were there: POOL.77.7/32", "vxlan udp wireguard", false},
 	{"link-scope address added", "ip addr add POOL.77.8/32 dev LINK scope link", "foreign addresses were there: POOL.77.8/32", "vxlan udp wireguard", false},
