@@ -68,7 +68,7 @@ type Firewall struct {
 	applied *rules // the rules that chosen last applied successfully
 	stamp   string // of chosen at that time
 
-	guarded *guard // that nftables last held successfully beside another kind
+	guarded *rules // that nftables last held successfully beside another kind
 }
 
 // New returns a Firewall. It changes nothing on the host.
@@ -110,7 +110,11 @@ func (f *Firewall) Apply(ctx context.Context, s State) (Report, error) {
 		}
 	}
 	for _, a := range f.appliers {
-		if a.kind() == kindNFTables && a != f.chosen {
+		switch {
+		case a.kind() != kindNFTables:
+		case a == f.chosen:
+			f.guarded = nil
+		default:
 			f.protect(ctx, a, want.guard, err != nil, &report)
 		}
 	}
@@ -120,14 +124,14 @@ func (f *Firewall) Apply(ctx context.Context, s State) (Report, error) {
 // protect makes nftables hold the guard, and nothing else, because another kind holds the other rules. With keep, it
 // leaves other rules in nftables alone, because no other kind may have them yet.
 func (f *Firewall) protect(ctx context.Context, nftables tableWriter, g guard, keep bool, report *Report) {
-	before := f.guarded
+	before, want := f.guarded, rules{guard: g, keep: keep}
 	f.guarded = nil
-	written, err := nftables.apply(ctx, rules{guard: g, keep: keep})
+	written, err := nftables.apply(ctx, want)
 	report.Writes += len(written)
 	if report.Unguarded = err; err == nil {
-		f.guarded = &g
+		f.guarded = &want
 	}
-	if before != nil && reflect.DeepEqual(*before, g) {
+	if before != nil && reflect.DeepEqual(before.guard, g) && (keep || !before.keep) {
 		report.Healed = append(report.Healed, written...)
 		return
 	}

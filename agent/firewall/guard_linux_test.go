@@ -165,10 +165,27 @@ func TestGuardBesideOthers(t *testing.T) {
 	}
 }
 
-// A failer is an applier that does not work.
+// TestGuardAfterAnotherType: rules that leno itself has written to nftables in the meantime were not changed by another
+// program.
+func TestGuardAfterAnotherType(t *testing.T) {
+	t.Parallel()
+	ns := nstest.New(t)
+	fw, networks := New(hclog.NewNullLogger()), guarded()
+	networks[0].Forward = true
+	for _, kind := range []Type{TypeIPTables, TypeNFTables, TypeIPTables} {
+		ns.Do(func() {
+			r, err := fw.Apply(t.Context(), State{Type: kind, Networks: networks})
+			if err != nil || r.Writes == 0 || len(r.Healed) > 0 {
+				t.Errorf("%s: %+v, %v", kind, r, err)
+			}
+		})
+	}
+}
+
+// A failer is an applier that does not work at first.
 type failer struct {
 	tableWriter
-	installed bool
+	installed, works bool
 }
 
 func (f *failer) inspect(ctx context.Context, want rules) finding {
@@ -178,8 +195,11 @@ func (f *failer) inspect(ctx context.Context, want rules) finding {
 	return f.tableWriter.inspect(ctx, want)
 }
 
-func (f *failer) apply(context.Context, rules) ([]string, error) {
-	return nil, errors.New("it is locked")
+func (f *failer) apply(ctx context.Context, want rules) ([]string, error) {
+	if !f.works {
+		return nil, errors.New("it is locked")
+	}
+	return f.tableWriter.apply(ctx, want)
 }
 
 // TestGuardAlone: nftables has the guard also while the other rules cannot be written. Those that nftables has stay, because
@@ -200,8 +220,10 @@ func TestGuardAlone(t *testing.T) {
 				t.Fatal(err)
 			}
 			accepts := ns.Sh("nft list chain inet leno forward")
+			var failers []*failer
 			for i := range 2 {
-				fw.appliers[i] = &failer{fw.appliers[i], installed}
+				failers = append(failers, &failer{tableWriter: fw.appliers[i], installed: installed})
+				fw.appliers[i] = failers[i]
 			}
 			networks[0].Ports = append(networks[0].Ports, 60000)
 			for _, flush := range []bool{false, true} {
@@ -224,6 +246,28 @@ func TestGuardAlone(t *testing.T) {
 				if r, err := apply(TypeIPTables); err == nil || r.Writes != 0 {
 					t.Errorf("flush %t, once more: %+v, %v", flush, r, err)
 				}
+			}
+			if _, err := apply(TypeNFTables); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := apply(TypeIPTables); err == nil {
+				t.Error("iptables works")
+			}
+			for _, f := range failers {
+				f.installed, f.works = true, true
+			}
+			if r, err := apply(TypeIPTables); err != nil || r.Writes == 0 || len(r.Healed) > 0 {
+				t.Errorf("when iptables works: %+v, %v", r, err)
+			}
+			if list := ns.Sh("nft list table inet leno"); strings.Contains(list, "chain forward") || !strings.Contains(list, "udp dport 60000 drop") {
+				t.Errorf("when iptables works:\n%s", list)
+			}
+			for _, f := range failers {
+				f.works = false
+			}
+			ns.Sh("nft flush ruleset")
+			if r, err := apply(TypeIPTables); err == nil || r.Unguarded != nil || len(r.Healed) != 1 {
+				t.Errorf("after a flush: %+v, %v", r, err)
 			}
 		})
 	}
