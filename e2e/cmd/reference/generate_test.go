@@ -23,3 +23,16 @@ func TestGenerated(t *testing.T) {
 		}
 	}
 }
+
+// TestWithoutMarkdown tests that code is quoted only if it is punctuation.
+func TestWithoutMarkdown(t *testing.T) {
+	for text, want := range map[string]string{
+		"`WARN`, `ERROR` or a [level](/docs/log)": "WARN, ERROR or a level",
+		"digits, `.` and `-`, `\"\"` or `*.x`":    `digits, "." and "-", "" or *.x`,
+		"`a:1`. `\"\"`: none":                     `a:1. "": none`,
+	} {
+		if got := withoutMarkdown(text); got != want {
+			t.Errorf("%s became %s instead of %s", text, got, want)
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/lenonet/leno/agent/config"
 )
@@ -58,13 +59,18 @@ func (o setting) withRestart() string {
 
 var (
 	markdownLink = regexp.MustCompile(`\[([^\[\]` + "`" + `]+)\]\([^()]+\)`)
-	punctuation  = regexp.MustCompile("`([^`a-zA-Z0-9\"]+)`")
+	code         = regexp.MustCompile("`[^`]*`")
 )
 
 // withoutMarkdown returns a text without links and marks of code. Punctuation is quoted instead.
 func withoutMarkdown(text string) string {
-	text = punctuation.ReplaceAllString(markdownLink.ReplaceAllString(text, "$1"), `"$1"`)
-	return strings.ReplaceAll(text, "`", "")
+	return code.ReplaceAllStringFunc(markdownLink.ReplaceAllString(text, "$1"), func(span string) string {
+		content := strings.Trim(span, "`")
+		if strings.ContainsFunc(content, func(r rune) bool { return r == '"' || unicode.IsLetter(r) || unicode.IsDigit(r) }) {
+			return content
+		}
+		return `"` + content + `"`
+	})
 }
 
 // blockOptions returns the list of the options of one block.
