@@ -68,6 +68,7 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 		settings: a.settings,
 		others:   &otherProcess{log: a.log, patience: patience},
 		lockHost: o.LockHost,
+		restore:  o.RestoreForwarding,
 	}
 	a.reloader = newReloader(a.log, o.Logs, a.env.Reports, refresh)
 	board := a.env.Reports.Health

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"path"
 	"slices"
 
@@ -29,15 +30,23 @@ type identification struct {
 	settings *settings
 	others   *otherProcess
 	lockHost func() (unlock func() error, err error) // makes this the only agent of its network namespace
+	restore  func() error                            // restores the kernel's switches
 	free     func() error                            // undoes lock, nil before it
 }
 
-// unlock undoes lock. It does nothing if lock has not succeeded.
-func (i *identification) unlock() error {
+// unlock undoes lock. Before that, a development agent undoes what it did outside its networks. It does nothing if lock
+// has not succeeded.
+func (i *identification) unlock() (err error) {
 	if i.free == nil {
 		return nil
 	}
-	return i.free()
+	if c := i.settings.get(); c.Dev {
+		err = i.restore()
+		if c.DataDir == config.DevDataDir {
+			err = errors.Join(err, os.RemoveAll(c.DataDir))
+		}
+	}
+	return errors.Join(err, i.free())
 }
 
 // lock locks the state directory and reads this host's id from it.

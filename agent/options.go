@@ -41,6 +41,8 @@ type Options struct {
 	// EnsureForwarding reports whether the kernel forwards packets of the family of subnet that arrive by those of the
 	// devices that exist, and switches forwarding on if set is true. It may be called concurrently.
 	EnsureForwarding func(subnet netip.Prefix, links []string, set bool) (forwarding.State, error)
+	// RestoreForwarding switches off what EnsureForwarding has switched on.
+	RestoreForwarding func() error
 
 	// Guard makes the kernel refuse packets to pools that no other route leads to, or ends that, as kernel.Guard does.
 	Guard func(ctx context.Context, pools []netip.Prefix, wanted bool) error
@@ -116,7 +118,8 @@ func (o *Options) setDefaults(c config.Config) error {
 		o.Firewall = firewall.New(log.Named("firewall"))
 	}
 	if o.EnsureForwarding == nil {
-		o.EnsureForwarding = new(forwarding.Switch).Ensure
+		s := new(forwarding.Switch)
+		o.EnsureForwarding, o.RestoreForwarding = s.Ensure, s.Restore
 	}
 	if o.Guard == nil {
 		o.Guard = kernel.Guard

@@ -63,7 +63,7 @@ func (a *agentCommand) register(fs *flag.FlagSet) {
 	}
 	fs.Func("config-file", "configuration `file`; may be repeated, later files take precedence", add)
 	fs.Func("config-dir", "`directory` whose .hcl and .json files are read; may be repeated", add)
-	fs.BoolVar(&a.dev, "dev", false, "run without Consul: one host and the network dev, which is removed when the agent stops")
+	fs.BoolVar(&a.dev, "dev", false, "run without Consul: one host and the network dev; at its end, it removes that and restores ip_forward")
 	for _, s := range agentOverrides() {
 		a.overrides[s.Name] = fs.String(s.FlagName(), "", s.Flag)
 	}
@@ -140,7 +140,11 @@ func (a *agentCommand) run(ctx context.Context) error {
 			case stopping:
 				return errors.New("a second signal ended the agent before it had stopped")
 			default:
-				logger.Info("stopping, packets keep flowing", "signal", s.String())
+				message := "stopping, packets keep flowing"
+				if c.Dev {
+					message = "stopping, removing the networks"
+				}
+				logger.Info(message, "signal", s.String())
 				stopping = true
 				stop()
 			}

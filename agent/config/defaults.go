@@ -18,6 +18,9 @@ const runDir = "/run/leno"
 // DefaultSocket is where an agent listens for commands on its host by default.
 const DefaultSocket = runDir + "/leno.sock"
 
+// DevDataDir is the default state directory of `leno agent -dev`, which removes it when it stops.
+const DevDataDir = runDir + "/dev"
+
 const defaultTTL = 2 * time.Minute
 
 // Defaults returns the configuration of an agent without any file: it takes part in no network.
@@ -29,11 +32,11 @@ func Defaults() Config {
 	return c
 }
 
-// Dev returns the configuration of `leno agent -dev`: one network "dev" in a registry in memory, no service in
-// Consul, everything else as in Defaults. Load fills in the options of its backend.
+// Dev returns the configuration of `leno agent -dev`: one network "dev" in a registry in memory, a state directory of its
+// own, no service in Consul, everything else as in Defaults. Load fills in the options of its backend.
 func Dev() Config {
 	c := Defaults()
-	c.Dev = true
+	c.Dev, c.DataDir = true, DevDataDir
 	c.Consul.Service = ""
 	dev := WatchedNetwork("dev")
 	dev.Pools = []Pool{{Prefix: netip.MustParsePrefix("10.98.0.0/16")}}

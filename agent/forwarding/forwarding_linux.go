@@ -1,6 +1,7 @@
 package forwarding
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 type Switch struct {
 	mu         sync.Mutex
 	advertised []string
+	set        [][]string // the sysctls that Ensure has switched on
 }
 
 // Ensure checks the switches for the family of a subnet of this host, for packets that arrive by those of the devices
@@ -51,10 +53,27 @@ func (w *Switch) Ensure(subnet netip.Prefix, links []string, set bool) (s State,
 			return s, err
 		}
 		s.Set = append(s.Set, name)
+		w.set = append(w.set, parts)
 	}
 	bridges, err := closedBridges(subnet)
 	s.Off = append(s.Off, bridges...)
 	return s, err
+}
+
+// Restore switches off what Ensure has switched on and no other program has changed since, in the calling thread's
+// network namespace.
+func (w *Switch) Restore() (err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, parts := range w.set {
+		if value, readErr := kernel.Sysctl(parts...); readErr != nil || value != "1" {
+			continue // the device is gone, or another program changed the switch
+		}
+		_, setErr := kernel.SetSysctl("0", parts...)
+		err = errors.Join(err, setErr)
+	}
+	w.set = nil
+	return err
 }
 
 // closedBridges returns the switches of the devices that lead to the subnet's containers, if they are off. IPv6 has

@@ -88,6 +88,38 @@ func TestEnsure(t *testing.T) {
 	}
 }
 
+// TestRestore checks that Restore switches off what Ensure switched on, and nothing else.
+func TestRestore(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ before, during, want string }{
+		"was off":                    {"net.ipv4.ip_forward=0", "", "0"},
+		"was on":                     {"net.ipv4.ip_forward=1", "", "1"},
+		"changed by another program": {"net.ipv4.ip_forward=0", "net.ipv4.ip_forward=2", "2"},
+		"switched off in between":    {"net.ipv4.ip_forward=0", "net.ipv4.ip_forward=0", "0"},
+	} {
+		ns := nstest.New(t)
+		ns.Sh("ip link add leno-n type bridge; sysctl -w " + tt.before)
+		var w Switch
+		ns.Do(func() {
+			if _, err := w.Ensure(netip.MustParsePrefix("10.5.1.0/24"), []string{"leno-n"}, true); err != nil {
+				t.Error(err)
+			}
+		})
+		ns.Sh("ip link del leno-n")
+		if tt.during != "" {
+			ns.Sh("sysctl -w " + tt.during)
+		}
+		ns.Do(func() {
+			if err := w.Restore(); err != nil {
+				t.Error(err)
+			}
+		})
+		if got := strings.TrimSpace(ns.Sh("sysctl -n net.ipv4.ip_forward")); got != tt.want {
+			t.Errorf("%s: ip_forward is %s, want %s", name, got, tt.want)
+		}
+	}
+}
+
 // TestRouterIsIgnored checks the case that another program switches forwarding on, and the kernel drops the route
 // that it learnt. A process must notice that, even one that starts afterwards, until accept_ra is 2 and the route is
 // back.

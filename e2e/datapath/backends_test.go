@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -216,12 +218,15 @@ func TestDeviceDeleted(t *testing.T) {
 	}
 }
 
-// TestDev checks that `leno agent -dev` works on a host without Consul.
+// TestDev checks that `leno agent -dev` works on a host without Consul, and leaves the host as it was.
 func TestDev(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 1, NoConsul: true})
 	h := w.Hosts[0]
-	// Its subnet file is /run/leno/dev.env, here in a private /run.
-	p, err := h.Start("unshare", "--mount", "sh", "-c", `mount -t tmpfs tmpfs /run && exec "$@"`, "sh", world.Leno(), "agent", "-dev", "-data-dir", h.DataDir())
+	_, err := h.Exec(w.Ctx, "sysctl", "-w", "net.ipv4.ip_forward=0")
+	w.Must(err)
+	run := filepath.Join(h.Dir, "run") // its /run, which has its state directory and its subnet file
+	w.Must(os.Mkdir(run, 0o755))
+	p, err := h.Start("unshare", "--mount", "sh", "-c", `mount --bind "$0" /run && exec "$@"`, run, world.Leno(), "agent", "-dev")
 	w.Must(err)
 	w.Must(p.WaitFor(w.Ctx, "the agent to be ready", func(ctx context.Context) error {
 		status, body, err := h.Get(ctx, "/readyz")
@@ -244,5 +249,11 @@ func TestDev(t *testing.T) {
 	}
 	if got := w.Link(h); got != "none" {
 		t.Errorf("device stays behind: %s", got)
+	}
+	if out, err := h.Exec(w.Ctx, "sysctl", "-n", "net.ipv4.ip_forward"); err != nil || strings.TrimSpace(out) != "0" {
+		t.Errorf("ip_forward stays %s: %v", out, err)
+	}
+	if left, err := filepath.Glob(run + "/leno/*"); err != nil || len(left) != 0 {
+		t.Errorf("files stay behind: %q, %v", left, err)
 	}
 }
