@@ -16,12 +16,12 @@ func (p planner) canProbeDirections(o api.PeerProbe) bool {
 	if p.isRouted() || p.Backend == "alloc" || o.Skipped != "" {
 		return false
 	}
-	silent, carried := false, false
+	isTunnelSilent, isUnderlayFine := false, false
 	for _, w := range o.Ways {
-		silent = silent || w.Path == api.PathOverlay && w.NotProbed == "" && w.Largest == 0
-		carried = carried || w.Path == api.PathUnderlay && w.Largest > 0
+		isTunnelSilent = isTunnelSilent || w.Path == api.PathOverlay && w.NotProbed == "" && w.Largest == 0
+		isUnderlayFine = isUnderlayFine || w.Path == api.PathUnderlay && w.Largest > 0
 	}
-	return silent && carried
+	return isTunnelSilent && isUnderlayFine
 }
 
 // detour is a way to probe one direction of the tunnel alone; whyNone is why there is none.

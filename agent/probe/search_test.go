@@ -4,11 +4,11 @@ import "testing"
 
 func TestLargestSize(t *testing.T) {
 	for _, tt := range []struct {
-		name            string
-		low, high, told int
-		path            int  // its MTU
-		tells           bool // a router reports it
-		most            int  // tries
+		name           string
+		low, high, mtu int
+		path           int  // its MTU
+		tells          bool // a router reports it
+		most           int  // tries
 	}{
 		{"by halves", 64, 1500, 0, 1400, false, 11},
 		{"hint from before", 64, 1500, 1400, 1400, false, 2},
@@ -23,7 +23,7 @@ func TestLargestSize(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tries := 0
-			got := largestSize(tt.low, tt.high, tt.told, func(size int) (bool, int) {
+			got := largestSize(tt.low, tt.high, tt.mtu, func(size int) (bool, int) {
 				tries++
 				if size <= tt.low || size >= tt.high {
 					t.Errorf("size %d was known before", size)

@@ -216,11 +216,11 @@ func (m *measurement) hasArrived(a answer) bool {
 func (m *measurement) search(ctx context.Context, full int) int {
 	all := milliseconds(m.request.TimeoutMS)
 	patience := min(max(minSearchTimeout, 4*m.slowest), all)
-	try := func(size int, timeout time.Duration) (passed bool, told int) {
+	try := func(size int, timeout time.Duration) (passed bool, mtu int) {
 		for _, a := range sendAll(2, func() func() answer { return m.send(ctx, size, timeout) }) {
-			passed, told = passed || m.hasArrived(a), max(told, a.mtu)
+			passed, mtu = passed || m.hasArrived(a), max(mtu, a.mtu)
 		}
-		return passed, told
+		return passed, mtu
 	}
 	found := m.request.Small
 	for range searchRounds {
