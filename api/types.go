@@ -358,7 +358,7 @@ type Host struct {
 	Member    string         `json:"member,omitempty"` // what Consul's agents say of it: alive, failed or left; "" if they do not know it
 
 	Path    *PeerPath    `json:"path,omitempty"`    // from this host to it; nil where that is not tested
-	Summary *HostSummary `json:"summary,omitempty"` // what its agent says of itself; nil if it told this host nothing
+	Summary *HostSummary `json:"summary,omitempty"` // what its agent says of itself; nil if it sent nothing
 	Seen    time.Time    `json:"seen,omitzero"`     // when this host last received something from it
 }
 
@@ -366,7 +366,7 @@ type Host struct {
 const (
 	HostFailed  = "failed"  // Consul's agents do not reach its Consul agent
 	HostLapsed  = "lapsed"  // its lease is not held
-	HostUnknown = "unknown" // its agent told this host nothing
+	HostUnknown = "unknown" // its agent sent no summary
 )
 
 // HostStates are the values of Host.State, the worst first.

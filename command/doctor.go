@@ -35,8 +35,8 @@ paths to the other hosts, over which it sends small and full-size packets. For
 each fault it prints what was tried, what was seen and what to do, causes
 first. It changes nothing.
 
-With -all it examines all hosts: those whose agents answer, the others by what
-they tell this host. It prints one finding for each cause.
+With -all it examines all hosts: those whose agents answer, the others by the
+summaries that they send. It prints one finding for each cause.
 
 With the address of a container or of another host, it follows packets from
 this host to that address, and prints only where they are lost: the short form

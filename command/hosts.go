@@ -18,15 +18,15 @@ func hostsSpec(m cli.Meta) cli.Spec {
 	var verbose bool
 	return cli.Spec{
 		Name: "hosts", Args: "[NETWORK]", Max: 1,
-		Synopsis: "List all hosts of a network and how they are",
+		Synopsis: "List the hosts of a network and their health",
 		Help: `
 Lists all hosts of a network, those with a problem first. HEALTH is the worst
 that this host knows of each: "failed (consul)" if Consul's agents do not
 reach the host's Consul agent, "lost", "short" or "lossy" for the path to it,
 "lapsed" if its lease is not held, otherwise what its agent says of its own
 checks. PATHS shows how many other hosts it reaches, by its own tests. A host
-whose agent told this host nothing has "-" there. What all hosts have in
-common is above the table, and the reasons are below it.
+whose agent sent no summary has "-" there. What all hosts have in common is
+above the table, and the reasons are below it.
 
   $ leno hosts
   $ leno hosts blue -format=json
@@ -90,15 +90,15 @@ func writeFleet(w io.Writer, out hosts.Diagnosis) {
 	verdict := api.Diagnosis{Node: fmt.Sprintf("%s, %d of them asked", cli.Plural(out.Hosts, "host"), out.Asked), Took: out.Took}
 	cli.WriteNote(w, "", verdictLine(verdict, counts))
 	for _, f := range out.Findings {
-		cli.WriteFinding(w, api.Finding{Check: f.Check, Status: f.Status, Network: f.Network, Saw: f.Saw, Do: f.Do})
+		cli.WriteFinding(w, api.Finding{Check: f.Check, Status: f.Status, Network: f.Network, Saw: f.Saw, Do: f.Do, Docs: f.Docs})
 	}
 	switch {
 	case len(out.NotAsked) > 0:
 		fmt.Fprintln(w)
-		cli.WriteNote(w, "", "Judged by what they tell this host, because their agents were not asked:")
+		cli.WriteNote(w, "", "Judged by their summaries, because their agents were not asked:")
 	case out.Asked < out.Hosts:
 		fmt.Fprintln(w)
-		cli.WriteNote(w, "", "The other hosts are judged by what they tell this one. Give the addresses of their agents to ask these: "+
+		cli.WriteNote(w, "", "The other hosts are judged by the summaries that they send. Give the addresses of their agents to ask these: "+
 			"`-peer-address='{ip}:5366'`")
 	}
 	for _, n := range out.NotAsked[:min(len(out.NotAsked), maxNotAsked)] {

@@ -17,13 +17,23 @@ const (
 
 // Finding is one cause, with all hosts that it is about.
 type Finding struct {
-	Check   string   `json:"check"`             // paths, path_mtu, loss, members, health, or a check of the examination
+	Check   string   `json:"check"`             // one of those below, or a check of the examination
 	Status  string   `json:"status"`            // fault, warning or unknown
 	Network string   `json:"network,omitempty"` // "" for whole hosts
 	Hosts   []string `json:"hosts"`             // names, at most 1,000
 	Saw     string   `json:"saw"`               // what is wrong, one sentence
 	Do      string   `json:"do,omitempty"`      // how to fix it
+	Docs    string   `json:"docs"`              // the section of the documentation about the check: PAGE#ANCHOR
 }
+
+// Checks of several hosts together. An examination has others.
+const (
+	checkPaths   = "paths"
+	checkMTU     = "path_mtu"
+	checkLoss    = "loss"
+	checkMembers = "members"
+	checkHealth  = "health"
+)
 
 // Merge returns the causes behind what is known of the hosts of a network, the worst first.
 func Merge(network string, hosts []Host) []Finding {
@@ -31,8 +41,8 @@ func Merge(network string, hosts []Host) []Finding {
 	lost := m.lostPaths()
 	findings := slices.Concat(
 		limited(lost, "more findings about lost packets"),
-		limited(m.reducedPaths(api.PathShort, "path_mtu"), "more findings about the MTU"),
-		limited(m.reducedPaths(api.PathLossy, "loss"), "more findings about lossy paths"),
+		limited(m.reducedPaths(api.PathShort, checkMTU), "more findings about the MTU"),
+		limited(m.reducedPaths(api.PathLossy, checkLoss), "more findings about lossy paths"),
 		failedMembers(hosts, lost),
 		limited(ownChecks(hosts), "more checks that are not passing"),
 	)
@@ -40,6 +50,9 @@ func Merge(network string, hosts []Host) []Finding {
 		findings[i].Network = network
 	}
 	findings = append(findings, limited(examined(hosts), "more findings of the hosts' examinations")...)
+	for i := range findings {
+		findings[i].Docs = "troubleshooting/checks#" + findings[i].Check
+	}
 	order := []string{api.FindingFault, api.FindingWarning, api.FindingUnknown}
 	slices.SortStableFunc(findings, func(a, b Finding) int {
 		return slices.Index(order, a.Status) - slices.Index(order, b.Status)
@@ -62,18 +75,18 @@ func (m *matrix) lostPaths() (out []Finding) {
 	g := m.graph(api.PathLost)
 	if known, bad := g.pairs(); known > 1 && bad == known && m.sources() > 1 {
 		return []Finding{m.lost(m.all(), "no host reaches another", m.reason(api.PathLost, m.allPairs()),
-			"look at the switch between the hosts, and at what was changed last")}
+			"check the switch between the hosts, and recent changes")}
 	}
 	troubled := make([]int, len(g.bad))
 	for i := range g.bad {
 		troubled[i] = len(g.bad[i])
 	}
-	whole := g.takeWhole()
+	isolated := g.takeIsolated()
 	for _, side := range []side{deaf, mute, apart} {
 		var hosts []int
 		var paths []pair
 		for i := range m.hosts {
-			if others, ok := whole[i]; ok && m.side(i, others) == side {
+			if others, ok := isolated[i]; ok && m.side(i, others) == side {
 				hosts, paths = append(hosts, i), append(paths, between([]int{i}, others)...)
 			}
 		}
@@ -83,7 +96,7 @@ func (m *matrix) lostPaths() (out []Finding) {
 	}
 	if groups := g.takeSplit(); groups != nil {
 		for _, group := range groups[1:] {
-			saw := fmt.Sprintf("%s reach each other and not the %d hosts around %s", m.list(group), len(groups[0]), m.hosts[groups[0][0]].Node)
+			saw := fmt.Sprintf("%s reach each other, but not %s", m.list(group), m.list(groups[0]))
 			out = append(out, m.lost(group, saw, m.reason(api.PathLost, between(group, groups[0])),
 				"look at the link, the switches and the firewalls between the two groups"))
 		}
@@ -116,7 +129,7 @@ func (m *matrix) lostPair(i, j int, troubled []int) Finding {
 		saw += ", both reach all others"
 	}
 	return m.lost([]int{i, j}, saw, m.reason(api.PathLost, []pair{{i, j}}),
-		fmt.Sprintf("look at what is between the two: `leno doctor` on %s and on %s", a, b))
+		fmt.Sprintf("run `leno doctor` on %s and on %s, and check the switches and firewalls between them", a, b))
 }
 
 // side is what a host without a path to any other says itself.
@@ -184,7 +197,7 @@ func lookAt(who string) string {
 
 // lost returns a finding about lost paths.
 func (m *matrix) lost(hosts []int, saw, reason, do string) Finding {
-	return Finding{Check: "paths", Status: api.FindingFault, Hosts: m.names(hosts), Saw: join(saw, reason), Do: do}
+	return Finding{Check: checkPaths, Status: api.FindingFault, Hosts: m.names(hosts), Saw: join(saw, reason), Do: do}
 }
 
 // reducedPaths returns the causes of paths on which some packets arrive: those that lose full packets, or some packets.
@@ -206,11 +219,11 @@ func (m *matrix) reducedPaths(state, check string) (out []Finding) {
 		add(m.all(), m.allPairs(), "on every path", "the hosts")
 		return out
 	}
-	whole := g.takeWhole()
+	isolated := g.takeIsolated()
 	var hosts []int
 	var paths []pair
 	for i := range m.hosts {
-		if others, ok := whole[i]; ok {
+		if others, ok := isolated[i]; ok {
 			hosts, paths = append(hosts, i), append(paths, between([]int{i}, others)...)
 		}
 	}
@@ -292,7 +305,7 @@ func (m *matrix) reason(state string, pairs []pair) string {
 	return common
 }
 
-// failedMembers returns the hosts that Consul's agents do not reach although packets to them are not known to be lost.
+// failedMembers returns the hosts that Consul's agents do not reach although no path to them is known to lose packets.
 func failedMembers(hosts []Host, lost []Finding) []Finding {
 	explained := map[string]bool{}
 	for _, f := range lost {
@@ -310,8 +323,8 @@ func failedMembers(hosts []Host, lost []Finding) []Finding {
 		return nil
 	}
 	return []Finding{{
-		Check: "members", Status: api.FindingWarning, Hosts: first(names),
-		Saw: fmt.Sprintf("Consul's agents do not reach the Consul %s of %s, and packets are not known to be lost",
+		Check: checkMembers, Status: api.FindingWarning, Hosts: first(names),
+		Saw: fmt.Sprintf("Consul's agents do not reach the Consul %s of %s, and no packet loss was found",
 			verb(len(names), "agent", "agents"), words(names)),
 		Do: "look at Consul there: `systemctl status consul`, and its port 8301",
 	}}
@@ -328,7 +341,7 @@ func ownChecks(hosts []Host) []Finding {
 		}
 		status := map[string]string{api.Critical: api.FindingFault, api.Warning: api.FindingWarning}[s.Health]
 		if status != "" {
-			all = append(all, Finding{Check: "health", Status: status, Hosts: []string{h.Node}, Saw: s.Reason, Do: "run `leno status` there"})
+			all = append(all, Finding{Check: checkHealth, Status: status, Hosts: []string{h.Node}, Saw: s.Reason, Do: "run `leno status` there"})
 		}
 	}
 	return collected(all)

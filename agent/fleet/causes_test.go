@@ -159,7 +159,7 @@ func TestMerge(t *testing.T) {
 			for i := range h {
 				h[i].Summary.At = now.Add(time.Second)
 			}
-		}, []string{"fault paths: host-5 and host-6 reach each other and not the 4 hosts around host-1: no packet is answered"}},
+		}, []string{"fault paths: host-5 and host-6 reach each other, but not host-1, host-2, host-3 and host-4: no packet is answered"}},
 		{"some paths of a host", 6, func(h []Host) {
 			for _, i := range []int{2, 3, 4} {
 				separate(h, 6, i)
@@ -228,7 +228,7 @@ func TestMerge(t *testing.T) {
 			})
 		}, []string{"fault paths: host-4 does not reach any other host", "fault loss: packets are lost between host-1 and host-2, up to 25 %"}},
 		{"Consul fails alone", 4, func(h []Host) { h[1].Member, h[3].Member = api.MemberFailed, api.MemberFailed },
-			[]string{"warning members: Consul's agents do not reach the Consul agents of host-2 and host-4, and packets are not known to be lost"}},
+			[]string{"warning members: Consul's agents do not reach the Consul agents of host-2 and host-4, and no packet loss was found"}},
 		{"a lapsed lease", 3, func(h []Host) {
 			h[1].Held, h[1].Path, h[1].Member = false, &api.PeerPath{State: api.PathLost}, api.MemberFailed
 		}, nil},
@@ -246,8 +246,12 @@ func TestMerge(t *testing.T) {
 	} {
 		h := newFleet(tt.hosts)
 		tt.fault(h)
-		if diff := cmp.Diff(tt.want, lines(Merge("n", h))); diff != "" {
+		got := Merge("n", h)
+		if diff := cmp.Diff(tt.want, lines(got)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.what, diff)
+		}
+		if i := slices.IndexFunc(got, func(f Finding) bool { return f.Docs != "troubleshooting/checks#"+f.Check }); i >= 0 {
+			t.Errorf("%s: %+v does not link to its section", tt.what, got[i])
 		}
 	}
 }

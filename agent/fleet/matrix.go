@@ -182,9 +182,9 @@ func (g *graph) neighbours(i int) (out []int) {
 	return out
 }
 
-// takeWhole removes the hosts that have the trouble with all others, each with those others, and returns them with what
+// takeIsolated removes the hosts that have the trouble with all others, each with those others, and returns them with what
 // was removed. A host that has it with the only host that says something counts if that one is fine with others.
-func (g *graph) takeWhole() map[int][]int {
+func (g *graph) takeIsolated() map[int][]int {
 	out := map[int][]int{}
 	for {
 		best := -1

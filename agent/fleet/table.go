@@ -237,13 +237,13 @@ func (t PathTable) explain(i, j int) *PathDetail {
 			d.Saw = join(p.Summary(), p.Reason)
 		}
 	case s == nil:
-		d.Tried = a.Node + " has told this host nothing"
+		d.Tried = a.Node + " has not sent a summary"
 	case !isCurrent(a):
-		d.Tried, d.At = "what "+a.Node+" said is from before packets to it were lost", s.At
+		d.Tried, d.At = "the last summary from "+a.Node+" is older than the loss", s.At
 	default:
-		d.Tried, d.At = a.Node+" tests its paths itself, and has told this host what it found", s.At
+		d.Tried, d.At = "summary sent by "+a.Node, s.At
 		if p.State == "" {
-			d.Saw = fmt.Sprintf("it reaches %d of %d hosts, and does not say whether %s is one of them", s.Reached, s.Peers, b)
+			d.Saw = fmt.Sprintf("it reaches %d of %d hosts; its summary does not list %s", s.Reached, s.Peers, b)
 		}
 	}
 	return d
@@ -265,9 +265,9 @@ func (t PathTable) explainTo(j int) *PathDetail {
 		}
 	}
 	d := &PathDetail{From: "all other hosts", To: t.m.hosts[j].Node, Tried: "all hosts test their paths themselves", Command: "leno doctor -all"}
-	d.Saw = fmt.Sprintf("it is reached from %d hosts, not or not fully from %d, and of %d it is not known", reached, len(bad), unknown)
+	d.Saw = fmt.Sprintf("reached by %d hosts, unknown for %d, faulty from %d", reached, unknown, len(bad))
 	if len(bad) > 0 {
-		d.Saw += "; there is a fault from " + words(bad)
+		d.Saw += ": " + words(bad)
 	}
 	return d
 }

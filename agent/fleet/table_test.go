@@ -149,18 +149,18 @@ func TestPathDetail(t *testing.T) {
 	}{
 		{small, key(1) + "_" + key(2), "host-1 to host-2: this host sends test packets through the overlay; reached; sudo leno trace SOURCE DESTINATION on host-1"},
 		{small, key(1) + "_" + key(3), "host-1 to host-3: this host sends test packets through the overlay; lost: no packet is answered; leno doctor on host-1"},
-		{small, key(2) + "_" + key(3), "host-2 to host-3: host-2 tests its paths itself, and has told this host what it found; lost; leno doctor on host-2"},
-		{small, key(2) + "_" + key(1), "host-2 to host-1: host-2 tests its paths itself, and has told this host what it found; reached; " +
+		{small, key(2) + "_" + key(3), "host-2 to host-3: summary sent by host-2; lost; leno doctor on host-2"},
+		{small, key(2) + "_" + key(1), "host-2 to host-1: summary sent by host-2; reached; " +
 			"sudo leno trace SOURCE DESTINATION on host-2"},
-		{small, key(3) + "_" + key(1), "host-3 to host-1: what host-3 said is from before packets to it were lost; nothing is known; leno doctor on host-3"},
-		{small, key(4) + "_" + key(1), "host-4 to host-1: host-4 has told this host nothing; nothing is known; leno doctor on host-4"},
-		{small, key(5) + "_" + key(1), "host-5 to host-1: host-5 tests its paths itself, and has told this host what it found; " +
-			"it reaches 3 of 4 hosts, and does not say whether host-1 is one of them; leno doctor on host-5"},
-		{small, key(2), "host-2 to all other hosts: host-2 tests its paths itself, and has told this host what it found; " +
+		{small, key(3) + "_" + key(1), "host-3 to host-1: the last summary from host-3 is older than the loss; nothing is known; leno doctor on host-3"},
+		{small, key(4) + "_" + key(1), "host-4 to host-1: host-4 has not sent a summary; nothing is known; leno doctor on host-4"},
+		{small, key(5) + "_" + key(1), "host-5 to host-1: summary sent by host-5; " +
+			"it reaches 3 of 4 hosts; its summary does not list host-1; leno doctor on host-5"},
+		{small, key(2), "host-2 to all other hosts: summary sent by host-2; " +
 			"3 of 4 hosts are reached: packets to host-3 are lost; leno doctor on host-2"},
-		{small, key(4), "host-4 to all other hosts: host-4 has told this host nothing; nothing is known; leno doctor on host-4"},
+		{small, key(4), "host-4 to all other hosts: host-4 has not sent a summary; nothing is known; leno doctor on host-4"},
 		{large, "_" + key(3), "all other hosts to host-3: all hosts test their paths themselves; " +
-			"it is reached from 56 hosts, not or not fully from 2, and of 2 it is not known; there is a fault from host-1 and host-2; leno doctor -all on "},
+			"reached by 56 hosts, unknown for 2, faulty from 2: host-1 and host-2; leno doctor -all on "},
 		{small, "_" + key(3), ""}, {small, key(2) + "_" + key(2), ""}, {small, "", ""}, {small, "_", ""}, {small, "nobody_" + key(1), ""},
 		{small, key(1) + "_" + key(2) + "_" + key(3), ""},
 	} {

@@ -20,7 +20,7 @@ func TestHealthOfANetwork(t *testing.T) {
 	board.Set("m", health.Network, api.Critical, "waiting for the network to be defined")
 	for _, name := range health.Names() {
 		if name != health.Consul && name != health.Node {
-			board.Set("n", name, api.Passing, "well")
+			board.Set("n", name, api.Passing, "healthy")
 		}
 	}
 	for _, tt := range []struct {

@@ -296,7 +296,7 @@ func TestPaths(t *testing.T) {
 	rows, links := tableOf(doc, "paths")
 	want := []string{
 		"From | host-00 | host-01 | host-02 | host-03", "host-00 | - | 1.2 ms | 1.2 ms | 1.2 ms", "host-01 | ✓ | - | lost | ✓",
-		"host-02 | ✓ | ✓ | - | ✓", "host-03 | ? unknown: it tells this host nothing of its paths",
+		"host-02 | ✓ | ✓ | - | ✓", "host-03 | ? unknown: no summary received",
 	}
 	if !slices.Equal(rows, want) {
 		t.Errorf("%q", rows)
@@ -312,8 +312,8 @@ func TestPaths(t *testing.T) {
 	if !slices.Equal(rows, want) {
 		t.Errorf("of many hosts: %q", rows)
 	}
-	for _, want := range []string{"Hosts with a fault on their paths: 2. Other hosts: 58 healthy, 1 unknown, because they tell this host nothing.",
-		"host-01 to host-02", "Seenlost", "Run nextleno doctor on host-01", "told this host what it found, 12:00:00 UTC"} {
+	for _, want := range []string{"Hosts with a fault on their paths: 2. Other hosts: 58 healthy, 1 unknown, because they sent no summary.",
+		"host-01 to host-02", "Seenlost", "Run nextleno doctor on host-01", "summary sent by host-01, 12:00:00 UTC"} {
 		if !strings.Contains(text(doc), want) {
 			t.Errorf("the page does not say %q: %s", want, text(doc))
 		}
@@ -405,6 +405,11 @@ func TestVerdict(t *testing.T) {
 }
 
 func TestWords(t *testing.T) {
+	for status, want := range map[string]string{api.Passing: "healthy", api.Warning: "warning", api.Critical: "critical"} {
+		if got := statusWord(status); got != want {
+			t.Errorf("%s is %q, want %q", status, got, want)
+		}
+	}
 	for n, want := range map[uint64]string{0: "0 B", 999: "999 B", 1000: "1.0 kB", 9950: "10 kB", 999_499: "999 kB", 999_500: "1.0 MB", 12_345_678: "12 MB", ^uint64(0): "18 EB"} {
 		if got := bytesOf(n); got != want {
 			t.Errorf("%d bytes are %q, want %q", n, got, want)

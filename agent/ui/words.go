@@ -75,13 +75,8 @@ func drops(by map[string]uint64) string {
 
 // statusWord returns a status in words.
 func statusWord(status string) string {
-	switch status {
-	case api.Passing:
-		return "well"
-	case api.Warning:
-		return "warning"
-	case api.Critical:
-		return "critical"
+	if status == api.Passing {
+		return "healthy"
 	}
 	return status
 }
@@ -121,7 +116,7 @@ func otherPaths(t fleet.PathTable) string {
 	}
 	out += fmt.Sprintf(". Other hosts: %d healthy", t.Fine)
 	if t.Silent > 0 {
-		out += fmt.Sprintf(", %d unknown, because they tell this host nothing", t.Silent)
+		out += fmt.Sprintf(", %d unknown, because they sent no summary", t.Silent)
 	}
 	if t.Left > 0 {
 		out += fmt.Sprintf(", %d not compared", t.Left)

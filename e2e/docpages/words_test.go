@@ -90,7 +90,8 @@ func TestDocumentationChangelog(t *testing.T) {
 // `leno doctor` print, so that their messages can link to it.
 func TestDocumentationChecks(t *testing.T) {
 	headings := anchors(Source(t, Path("troubleshooting/checks")))
-	for _, name := range slices.Concat(health.Names(), Found(t, "agent/doctor/doctor.go", `(?m)^\tCheck\w+ +=? *"(\w+)"`)) {
+	const checks = `(?m)^\t[Cc]heck\w+ +=? *"(\w+)"`
+	for _, name := range slices.Concat(health.Names(), Found(t, "agent/doctor/doctor.go", checks), Found(t, "agent/fleet/causes.go", checks)) {
 		if !slices.Contains(headings, name) {
 			t.Errorf("there is no heading for %s", name)
 		}
