@@ -166,7 +166,7 @@ func (o *dockerOpts) print(w io.Writer, e dockeropts.Engine, networks []dockerop
 			}
 		} else {
 			args, of := dockeropts.Create(e, n)
-			writeComment(w, fmt.Sprintf("A Docker network in network %s, for %s: to be made once", n.Name, engineName(e)))
+			writeComment(w, fmt.Sprintf("A Docker network in network %s, for %s: create it once", n.Name, engineName(e)))
 			fmt.Fprint(w, dockeropts.Lines("docker network create", args, cli.Width))
 			more = of
 		}

@@ -121,7 +121,7 @@ func faultyProbe(f *fakeAgent) {
 	f.probe.Peers = []api.PeerProbe{cut, narrow, skipped}
 	f.probe.Findings = []api.Finding{
 		{Check: "port", Status: api.FindingFault, Network: "default", Peer: "host-b", Tried: "send packets through the overlay to host-b and over the underlay to 192.0.2.77",
-			Saw: "its host answers, what it sends to UDP port 8472 arrives here, and what this host sends to its UDP port 8472 is lost",
+			Saw: "its host answers, packets from it to UDP port 8472 arrive, and packets to its UDP port 8472 are lost",
 			Do:  "accept UDP port 8472 from 192.0.2.34 to 192.0.2.77: at its firewall, or one between (a cloud's security group)"},
 		{Check: "path_mtu", Status: api.FindingWarning, Network: "default", Peer: longName, Tried: "send packets of the full size", Saw: "of 1500 bytes that eth0 can send, 1400 reach it over the underlay",
 			Do: "lower the MTU: `ip link set dev eth0 mtu 1400`"},

@@ -25,7 +25,7 @@ is not running leave the network after their next start, and no agent defines
 it again; leno network apply does.
 
 For a network that is not defined, it removes the reservations that an
-interrupted import left behind.
+interrupted leno store copy left behind.
 
   $ leno network delete blue
   $ leno network delete blue -force`,

@@ -17,8 +17,8 @@ func reservationListSpec(m cli.Meta) cli.Spec {
 		Synopsis: "List the reservations of a network",
 		Help: `
 Lists the subnets that are reserved for one host each. This includes the
-reservations that an interrupted import left behind for a network that is not
-defined.
+reservations that an interrupted leno store copy left behind for a network
+that is not defined.
 
   $ leno reservation list
   $ leno reservation list blue -format=json`,

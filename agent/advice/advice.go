@@ -42,7 +42,7 @@ type row struct {
 func table() []row {
 	noRight := []error{unix.EPERM, unix.EACCES}
 	full := []error{unix.ENOSPC, unix.EDQUOT}
-	const makeRoom = "free space on its file system; what stood there before stays whole"
+	const makeRoom = "free space on its file system; the file that was there stays intact"
 	return []row{
 		{Datapath, tunDevice, []error{unix.ENOENT, unix.ENODEV, unix.ENXIO},
 			"load the kernel module tun (`modprobe tun`), in a container pass " + tunDevice + " in, or use another backend"},

@@ -263,7 +263,7 @@ func TestJudge(t *testing.T) {
 			n.Underlay.Public = []netip.Addr{netip.MustParseAddr("203.0.113.1")}
 			n.Lease.Record.PublicIPs = n.Underlay.Public
 			silence(n, true, api.DirectionPasses, api.DirectionLost)
-		}, "fault public_ip", "have the NAT pass UDP port 8472"},
+		}, "fault public_ip", "forward UDP port 8472"},
 		{"behind a NAT that does", func(_ *Facts, n *Network) {
 			n.Underlay.Public = []netip.Addr{netip.MustParseAddr("203.0.113.1")}
 			n.Lease.Record.PublicIPs = n.Underlay.Public
@@ -448,14 +448,14 @@ func TestFaultsOfSeveralPeers(t *testing.T) {
 		{"one link is narrow, seen from another host", 3, map[int]func(*Peer){1: narrow(1354, 1400)}, []string{
 			"fault path_mtu host-c: 1400 reach host-c over the underlay; the other hosts that answer (2) do not show it: the fault is on the side of host-c | set the MTU of what host-c is connected to"}, "own link"},
 		{"the way to some is narrow", 4, map[int]func(*Peer){1: narrow(1354, 1404), 2: narrow(1350, 1400)}, []string{
-			"fault path_mtu : 1400 reach host-c and host-d over the underlay; the other hosts that answer (2) do not show it: the fault is on the way to these | set the MTU of what lies between the hosts"}, "own link"},
+			"fault path_mtu : 1400 reach host-c and host-d over the underlay; the other hosts that answer (2) do not show it: the fault is between this host and them | set the MTU of what lies between the hosts"}, "own link"},
 		{"one peer, which tells no sides apart", 1, map[int]func(*Peer){0: narrow(1350, 1400)}, []string{"fault path_mtu host-b: 1400 reach host-b over the underlay | set the MTU of what lies between"}, "the fault is on"},
 		{"a router says so", 1, map[int]func(*Peer){0: narrow(1354, 1404, api.ProbeError{Reason: "fragmentation needed", From: there, MTU: 1392})}, []string{
 			"fault path_mtu host-b: packets of 1342 bytes pass through the overlay | 192.0.2.12 reports it (fragmentation needed, 1392) | mtu 1392"}, ""},
 		{"this host's port is closed", 2, map[int]func(*Peer){0: closed(api.DirectionPasses, api.DirectionLost), 1: closed(api.DirectionPasses, api.DirectionLost)}, []string{
-			"fault port : for each of host-b and host-c: its host answers | what it sends here is lost; all 2 hosts that answer show it: the fault is on this host's own side | accept UDP port 8472 from all hosts to 192.0.2.11"}, ""},
+			"fault port : for each of host-b and host-c: its host answers | packets from it are lost; all 2 hosts that answer show it: the fault is on this host's own side | accept UDP port 8472 from all hosts to 192.0.2.11"}, ""},
 		{"this host's port is closed to one", 2, map[int]func(*Peer){0: closed(api.DirectionLost, api.DirectionPasses)}, []string{
-			"fault port host-b: what this host sends to its UDP port 8472 is lost; the other hosts that answer (1) do not show it: the fault is on the side of host-b | accept UDP port 8472 from 192.0.2.11 to 192.0.2.12"}, ""},
+			"fault port host-b: packets to its UDP port 8472 are lost; the other hosts that answer (1) do not show it: the fault is on the side of host-b | accept UDP port 8472 from 192.0.2.11 to 192.0.2.12"}, ""},
 		{"two faults", 3, map[int]func(*Peer){0: closed(api.DirectionLost, api.DirectionPasses), 1: narrow(1350, 1400)}, []string{
 			"fault port host-b: other hosts that answer (2) do not show it: the fault is on the side of host-b", "fault path_mtu host-c: other hosts that answer (1) do not show it: the fault is on the side of host-c"}, "own link"},
 		{"no peer answers", 2, map[int]func(*Peer){0: silent, 1: silent}, []string{

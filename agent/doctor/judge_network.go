@@ -168,7 +168,7 @@ func (v *verdict) judgeDefinition(n Network) {
 		do    string
 	}{
 		{CheckNetwork, n.Checks.Network, []string{CheckOverlap, CheckConsul, CheckEtcd, CheckKubernetes, CheckACL}, ""},
-		{CheckUnderlay, n.Checks.Underlay, nil, "do what it says; if an interface or its address is gone, bring it back " +
+		{CheckUnderlay, n.Checks.Underlay, nil, "do what it says; if the interface or its address is missing, restore it " +
 			"(`ip -brief address`), or select another one with the underlay block of the configuration and `leno reload`"},
 	} {
 		before := len(v.list)

@@ -79,7 +79,7 @@ func (e extent) location(mine string) string {
 		return fmt.Sprintf("; the other hosts that answer (%d) do not show it: the fault is on the side of %s", e.others,
 			e.names())
 	}
-	return fmt.Sprintf("; the other hosts that answer (%d) do not show it: the fault is on the way to these", e.others)
+	return fmt.Sprintf("; the other hosts that answer (%d) do not show it: the fault is between this host and them", e.others)
 }
 
 // ownLink describes this host's own link, for extent.where.
@@ -234,7 +234,7 @@ func (w *pathVerdict) judgePublicIP() {
 		w.add(newFault(CheckPublicIP, w.n.Name, "", tried,
 			fmt.Sprintf("%s is not an address of this host (%s), and what %s sends there does not arrive, although it receives "+
 				"what this host sends", public, own, peer),
-			fmt.Sprintf("have the NAT pass UDP port %d of %s on to port %d of %s, or correct underlay.public_ip and "+
+			fmt.Sprintf("forward UDP port %d of %s at the NAT to port %d of %s, or correct underlay.public_ip and "+
 				"public_ports",
 				u.publicPort(w.n.Port), public, w.n.Port, own)))
 	default:

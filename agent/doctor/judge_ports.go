@@ -80,24 +80,22 @@ func (w *pathVerdict) portFinding(kind loss, e extent) api.Finding {
 		do = "look for rules and routes there and between the hosts that drop packets of " + joinStrings(w.n.Pools) + ask
 	case lossRefused:
 		where = "" // nothing on the path refuses in the name of many hosts
-		saw = fmt.Sprintf("its host answers, and what goes to its %s is refused: %s", port,
+		saw = fmt.Sprintf("its host answers, and its %s refuses packets: %s", port,
 			portRefusal(e.peers[0].Probe, w.n.Port))
 		do = fmt.Sprintf("accept %s from %s at %s and at firewalls between, "+
 			"and check that its agent runs: without it nothing may listen there", port, here, e.names()) + ask
 	case lossToPeer:
-		saw = fmt.Sprintf("its host answers, what it sends to %s arrives here, and what this host sends to its %s is lost",
-			port, port)
+		saw = fmt.Sprintf("its host answers, packets from it to %s arrive, and packets to its %s are lost", port, port)
 		do = fmt.Sprintf("accept %s from %s to %s: at its firewall, or one between (a cloud's security group)", port, here,
 			theirs) + ask
 		if e.isLocal() {
-			do = fmt.Sprintf("let %s of all hosts be reached from %s: by this host's own firewall and by one before it (the "+
-				"outgoing rules of a cloud's security group)", port, here)
+			do = fmt.Sprintf("allow packets from %s to %s of all hosts: at this host's own firewall and at one before it (the "+
+				"outgoing rules of a cloud's security group)", here, port)
 		}
 	case lossFromPeer:
-		saw = fmt.Sprintf("its host answers, what this host sends to its %s arrives there, and what it sends here is lost",
-			port)
-		do = fmt.Sprintf("accept %s from %s to %s: at this host's firewall, one between (a cloud's security group), or what "+
-			"%s lets out", port, theirs, here, e.names()) + ask
+		saw = fmt.Sprintf("its host answers, packets to its %s arrive there, and packets from it are lost", port)
+		do = fmt.Sprintf("accept %s from %s to %s: at this host's firewall, one between (a cloud's security group), or in the "+
+			"outgoing rules of %s", port, theirs, here, e.names()) + ask
 		if e.isLocal() {
 			do = fmt.Sprintf("accept %s from all hosts to %s: at this host's own firewall and at one before it (the incoming "+
 				"rules of a cloud's security group)", port, here)

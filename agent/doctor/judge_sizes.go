@@ -164,7 +164,7 @@ func (w *pathVerdict) judgeLosses() {
 	e, link := extent{peers, len(w.reachedPeers) - len(peers)}, w.n.Underlay.Interface
 	w.add(newWarning(CheckPeers, w.n.Name, e.node(), "send packets to the other hosts",
 		strings.Join(texts, "; ")+e.location(w.ownLink()),
-		fmt.Sprintf("send more, to see whether it lasts: `leno peers %s -probe -count=50`; then look at the error counters "+
+		fmt.Sprintf("repeat with more packets: `leno peers %s -probe -count=50`; then look at the error counters "+
 			"of the devices on the way, here with `ip -s link show dev %s`", w.n.Name, link)))
 }
 
@@ -183,7 +183,7 @@ func (w *pathVerdict) judgeChecksums() {
 	do := `set checksum_offload = "off" in the network's backend block (` + "`leno network apply`" +
 		`); it is for network cards and kernels that write wrong checksums into encapsulated packets`
 	if w.n.Backend != "vxlan" {
-		do = "look for rules between the hosts that let pings pass and nothing else"
+		do = "look for rules between the hosts that allow only ICMP"
 	}
 	w.add(newFault(CheckChecksum, w.n.Name, e.node(),
 		"send pings, UDP and TCP through the overlay with a hop limit of 1, so that rules about containers do not apply",

@@ -69,7 +69,7 @@ func reasonFor(t Type, f finding, broken []finding) string {
 		out = append(out, f.what+" is installed and works")
 	}
 	for _, b := range broken {
-		out = append(out, fmt.Sprintf("instead of what does not work: %v", b.err))
+		out = append(out, fmt.Sprintf("a preferred firewall failed: %v", b.err))
 	}
 	return strings.Join(out, ", ")
 }

@@ -46,7 +46,7 @@ func TestAmongDocker(t *testing.T) {
 					apply(t, l.host, fw, two(), 4)
 					l.host.Sh(script)
 					report := apply(t, l.host, fw, two(), 2)
-					for i, want := range []string{"a jump in POSTROUTING to LENO-OVERLAY out of place", "a jump in FORWARD to LENO-FORWARD out of place"} {
+					for i, want := range []string{"a misplaced jump in POSTROUTING to LENO-OVERLAY", "a misplaced jump in FORWARD to LENO-FORWARD"} {
 						if !strings.HasSuffix(report.Healed[i], want) {
 							t.Errorf("healed %q, want %q", report.Healed[i], want)
 						}

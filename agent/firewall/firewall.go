@@ -18,7 +18,7 @@ import (
 )
 
 // ErrUnseen reports that rules that were right could not be checked again. Nothing is known to be wrong with them.
-var ErrUnseen = errors.New("rules stand as they were last seen and could not be looked at again: " +
+var ErrUnseen = errors.New("the rules were correct at the last check and could not be checked again: " +
 	"either a program that writes rules all the time keeps the tables busy, or the program hangs; tried again")
 
 // Report describes what one Apply did.

@@ -174,7 +174,7 @@ func changeJumps(name string, t netfilter.Table, want map[string][]netfilter.Rul
 		}
 		// Of equal jumps, "-D" deletes the first, and the last one is kept.
 		lines = append(lines, "-D "+r[1:].String())
-		wrong = append(wrong, fmt.Sprintf("a jump in %s to %s out of place", r[1], target))
+		wrong = append(wrong, fmt.Sprintf("a misplaced jump in %s to %s", r[1], target))
 	}
 	for _, h := range hooks() {
 		switch {

@@ -119,7 +119,7 @@ func TestChange(t *testing.T) {
 	const ours = ":LENO-FORWARD - [0:0]\n-A LENO-FORWARD -s 10.5.0.0/16 -j ACCEPT\n-A LENO-FORWARD -d 10.5.0.0/16 -j ACCEPT\n"
 	const jump, away = "-A FORWARD -j LENO-FORWARD\n", "-D FORWARD -j LENO-FORWARD\n"
 	const docker = ":DOCKER-USER - [0:0]\n:DOCKER-FORWARD - [0:0]\n"
-	const outOfPlace = "a jump in FORWARD to LENO-FORWARD out of place"
+	const outOfPlace = "a misplaced jump in FORWARD to LENO-FORWARD"
 	for _, tt := range []struct {
 		name, saved string
 		want        map[string][]netfilter.Rule
@@ -138,12 +138,12 @@ func TestChange(t *testing.T) {
 			"no jump in FORWARD to LENO-FORWARD"},
 		{"two jumps", right + "-A FORWARD -j LENO-FORWARD\n", want, away, outOfPlace},
 		{"another kind of jump, with a comment", right + `-A INPUT -m comment --comment "it's \"ours\"" -g LENO-FORWARD` + "\n", want,
-			`-D INPUT -m comment --comment "it's \"ours\"" -g LENO-FORWARD` + "\n", "a jump in INPUT to LENO-FORWARD out of place"},
+			`-D INPUT -m comment --comment "it's \"ours\"" -g LENO-FORWARD` + "\n", "a misplaced jump in INPUT to LENO-FORWARD"},
 		{"leftovers of another version", right + ":LENO-OLD - [0:0]\n:LENO-OLDER - [0:0]\n-A FORWARD -j LENO-OLD\n-A LENO-OLD -j LENO-OLDER\n", want,
 			"-D FORWARD -j LENO-OLD\n-F LENO-OLD\n-F LENO-OLDER\n-X LENO-OLD\n-X LENO-OLDER\n",
-			"a jump in FORWARD to LENO-OLD out of place; a chain LENO-OLD; a chain LENO-OLDER"},
+			"a misplaced jump in FORWARD to LENO-OLD; a chain LENO-OLD; a chain LENO-OLDER"},
 		{"removed", right, nil, "-D FORWARD -j LENO-FORWARD\n-F LENO-FORWARD\n-X LENO-FORWARD\n",
-			"a jump in FORWARD to LENO-FORWARD out of place; a chain LENO-FORWARD"},
+			"a misplaced jump in FORWARD to LENO-FORWARD; a chain LENO-FORWARD"},
 
 		{"Docker started first", docker + ours + "-A FORWARD -j DOCKER-USER\n-A FORWARD -j DOCKER-FORWARD\n", want,
 			"-I FORWARD 2 -j LENO-FORWARD\n", "no jump in FORWARD to LENO-FORWARD"},
@@ -160,7 +160,7 @@ func TestChange(t *testing.T) {
 			away + away + "-I FORWARD 1 -j LENO-FORWARD\n", outOfPlace + "; " + outOfPlace},
 		{"behind a chain of an older version", ":LENO-OLD - [0:0]\n" + ours + "-A FORWARD -j LENO-OLD\n" + jump, want,
 			"-D FORWARD -j LENO-OLD\n" + away + "-I FORWARD 1 -j LENO-FORWARD\n-F LENO-OLD\n-X LENO-OLD\n",
-			"a jump in FORWARD to LENO-OLD out of place; " + outOfPlace + "; a chain LENO-OLD"},
+			"a misplaced jump in FORWARD to LENO-OLD; " + outOfPlace + "; a chain LENO-OLD"},
 	} {
 		t.Run(tt.name, func(t *testing.T) { checkChange(t, tableFilter, tt.saved, tt.want, tt.change, tt.wrong) })
 	}
@@ -176,7 +176,7 @@ func TestChangePostrouting(t *testing.T) {
 	const ours = ":LENO-OVERLAY - [0:0]\n:LENO-POSTROUTING - [0:0]\n-A LENO-OVERLAY -d 10.5.0.0/16 -j ACCEPT\n-A LENO-POSTROUTING -j MASQUERADE\n"
 	const overlay, masq = "-A POSTROUTING -j LENO-OVERLAY\n", "-A POSTROUTING -j LENO-POSTROUTING\n"
 	const docker, snat = "-A POSTROUTING -s 10.5.34.0/24 ! -o docker0 -j MASQUERADE\n", "-A POSTROUTING -o eth1 -j SNAT --to-source 192.0.2.9\n"
-	const missing, outOfPlace = "no jump in POSTROUTING to ", "a jump in POSTROUTING to LENO-OVERLAY out of place"
+	const missing, outOfPlace = "no jump in POSTROUTING to ", "a misplaced jump in POSTROUTING to LENO-OVERLAY"
 	for _, tt := range []struct{ name, saved, change, wrong string }{
 		{"right", ours + overlay + docker + snat + masq, "", ""},
 		{"behind the operator's SNAT", ours + snat + overlay + masq, "", ""},

@@ -44,7 +44,7 @@ func (c nftChange) isEmpty() bool { return !c.drop && len(c.fill)+len(c.remove) 
 func nftChangeOf(have nftState, want []nftChain) nftChange {
 	switch {
 	case len(want) == 0 && have.exists:
-		return nftChange{drop: true, wrong: []string{"a table that is not wanted"}}
+		return nftChange{drop: true, wrong: []string{"an unneeded table"}}
 	case len(want) == 0:
 		return nftChange{}
 	case !have.exists:

@@ -58,7 +58,7 @@ func TestRefusedNetworkKeepsNothing(t *testing.T) {
 	}
 }
 
-// TestReservationsLeft: reservations that an interrupted import has left of an undefined network are listed, named by a
+// TestReservationsLeft: reservations that an interrupted copy has left of an undefined network are listed, named by a
 // plan, and can be removed.
 func TestReservationsLeft(t *testing.T) {
 	ctx := t.Context()
@@ -92,7 +92,7 @@ func TestReservationsLeft(t *testing.T) {
 	must(t, h.client.DeleteNetwork(ctx, "m", false))
 	agenttest.WantCode(t, "deleted twice", h.client.DeleteNetwork(ctx, "m", false), http.StatusNotFound)
 
-	// The operator repeats the interrupted import.
+	// The operator repeats the interrupted copy.
 	leave()
 	_, err = h.client.PutNetwork(ctx, n, false, left...)
 	must(t, err)

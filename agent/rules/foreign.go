@@ -172,7 +172,7 @@ func (m *ForeignMonitor) writeCheck(network string, found []foreign.Obstacle) {
 	}
 	if len(reasons) == 0 {
 		m.health.Set(network, health.ForeignRules, api.Passing,
-			"no rule of others is known that drops all packets, or hides containers")
+			"no rule of another program was found that drops all packets of the overlay or hides containers")
 		if m.networks.warned[network] {
 			m.log.Info("rules of other programs no longer block containers", "network", network)
 		}

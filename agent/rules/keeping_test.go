@@ -172,7 +172,7 @@ func TestChecks(t *testing.T) {
 		{"old ones stay", firewall.Report{Choice: chosen, Leftover: errors.New("no such program")},
 			"warning: " + place + "; older ones could not be removed: no such program"},
 		{"another kind", firewall.Report{Choice: chosen, Instead: errors.New("iptables-save hangs")},
-			"warning: " + place + "; mend what does not work, rules of another kind cannot overrule what Docker and others drop: iptables-save hangs"},
+			"warning: " + place + "; repair the firewall that this host prefers, because rules of another kind cannot overrule what Docker and others drop: iptables-save hangs"},
 		{"unreadable tables", firewall.Report{Choice: chosen, Unreadable: "ip nat, ip filter"},
 			"passing: " + place + "; iptables-nft cannot show the tables ip nat, ip filter, which have rules or chains that only nft can write: leno reads its rules there from the kernel"},
 		{"changed now and then", firewall.Report{Choice: chosen, Healed: []string{"no jump"}}, "passing: " + place},

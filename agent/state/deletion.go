@@ -43,7 +43,7 @@ func LoadDeletion(dataDir, network string) (*registry.Deletion, error) {
 	case file.Version != registry.Version || file.Network != network:
 		return nil, fmt.Errorf("%s is of version %d and network %q", path, file.Version, file.Network)
 	case file.Deleted.IsZero():
-		return nil, fmt.Errorf("%s is broken: it has no time", path)
+		return nil, fmt.Errorf("%s has no deletion time", path)
 	}
 	return &registry.Deletion{Network: network, Time: file.Deleted, Lineage: file.Lineage}, nil
 }

@@ -285,7 +285,7 @@ func (j *judgement) addAnswer(t api.Trace) {
 		status, do = api.HopWarning, "lower the MTU: see the stage before"
 	case j.isAnswered:
 	case t.Arrived == api.ArrivedUnknown:
-		status, saw = api.HopUnknown, saw+": the program there need not answer"
+		status, saw = api.HopUnknown, saw+": the program there may ignore such packets"
 	case j.hasLost():
 		return
 	case j.peer() != nil:

@@ -33,7 +33,7 @@ func ParseVersion(text string) (Version, error) {
 		*part, _ = strconv.Atoi("0" + m[i+1]) // digits only
 	}
 	if v.Major < 1 || v.Major > 1 && v.Major < 17 {
-		return Version{}, fmt.Errorf("%q is no version of Docker, which has 1.x and from 17 on", text)
+		return Version{}, fmt.Errorf("%q is not a version of Docker: these are 1.x, 17 and later", text)
 	}
 	return v, nil
 }

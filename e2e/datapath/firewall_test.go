@@ -321,12 +321,12 @@ func TestFirewallRepairs(t *testing.T) {
 			{"iptables-nft -F", "no jump in FORWARD to LENO-FORWARD"},
 			{"nft flush chain ip6 nat LENO-POSTROUTING", "other rules in LENO-POSTROUTING"},
 			{"nft flush ruleset", "no chain LENO-OVERLAY"},
-			{"iptables-nft -N X; iptables-nft -I FORWARD -j X", "a jump in FORWARD to LENO-FORWARD out of place"},
+			{"iptables-nft -N X; iptables-nft -I FORWARD -j X", "a misplaced jump in FORWARD to LENO-FORWARD"},
 		}},
 		{"iptables-legacy", "legacy", "auto", "iptables-legacy", []damage{
 			{"iptables-legacy -F", "no jump in FORWARD to LENO-FORWARD"},
 			{"ip6tables-legacy -t nat -F LENO-POSTROUTING", "other rules in LENO-POSTROUTING"},
-			{"iptables-legacy -N X; iptables-legacy -I FORWARD -j X", "a jump in FORWARD to LENO-FORWARD out of place"},
+			{"iptables-legacy -N X; iptables-legacy -I FORWARD -j X", "a misplaced jump in FORWARD to LENO-FORWARD"},
 		}},
 		{"nftables", "nft", "nftables", "nftables", []damage{
 			{"nft flush ruleset", "table inet leno"},

@@ -248,9 +248,9 @@ func here() []fault {
 func there() []fault {
 	return []fault{
 		{"UDP port closed on the way to a peer", on(1, rule("input", "udp dport 8472 drop")), on(1, flush),
-			onWay("port", "what this host sends to its UDP port 8472 is lost", "what it sends to UDP port 8472 arrives here", "from ADDR0 to ADDR1")},
+			onWay("port", "packets to its UDP port 8472 are lost", "packets from it to UDP port 8472 arrive", "from ADDR0 to ADDR1")},
 		{"UDP port closed on the way from a peer", on(1, rule("output", "udp dport 8472 drop")), on(1, flush),
-			onWay("port", "what this host sends to its UDP port 8472 arrives there", "what it sends here is lost", "from ADDR1 to ADDR0")},
+			onWay("port", "packets to its UDP port 8472 arrive there", "packets from it are lost", "from ADDR1 to ADDR0")},
 	}
 }
 
@@ -259,7 +259,7 @@ func between() []fault {
 	cut := strings.ReplaceAll(rule("forward", "ip saddr { ADDR0, ADDR1 } udp dport 8472 drop"), "inet seeded", "bridge NETWORK")
 	return []fault{
 		{"UDP port closed both ways", on(-1, cut), on(-1, "nft delete table bridge NETWORK"), onWay("port", "in either direction", "both ways")},
-		{"UDP port refused by a peer", on(1, rule("input", "udp dport 8472 reject")), on(1, flush), onWay("port", "is refused", "ADDR1 reports for UDP port 8472", "port unreachable")},
+		{"UDP port refused by a peer", on(1, rule("input", "udp dport 8472 reject")), on(1, flush), onWay("port", "refuses packets", "ADDR1 reports for UDP port 8472", "port unreachable")},
 	}
 }
 

@@ -61,7 +61,7 @@ func keepKnown(network string, set registry.LeaseSet, before []registry.Lease) r
 			continue
 		}
 		out.Leases = append(out.Leases, l)
-		out.Bad[i].Reason = b.Reason + "; what stood there before stays in use"
+		out.Bad[i].Reason = b.Reason + "; the previous record stays in use"
 	}
 	slices.SortFunc(out.Leases, func(a, b registry.Lease) int { return cmp.Compare(a.Slot, b.Slot) })
 	return out
