@@ -233,5 +233,15 @@ func (c *cleaner) findIdentity() {
 	if others := c.addDir(dir); !c.o.KeepLease {
 		c.addForeignDir(dir, "", others)
 	}
+	dev := filepath.Join(c.o.RunDir, filepath.Base(config.DevDataDir))
+	if _, err := os.Stat(state.LockPath(dev)); err == nil {
+		c.add(Leftover{Kind: File, Name: dev, Detail: "state of a development agent"}, func(context.Context) error {
+			unlock, err := state.LockDataDir(dev) // it may run in another network namespace
+			if err != nil {
+				return err
+			}
+			return errors.Join(os.RemoveAll(dev), unlock())
+		})
+	}
 	c.addDir(c.o.RunDir)
 }

@@ -79,6 +79,9 @@ func cleanedIn(t *testing.T, ns *nstest.NS, dir string, store *swept, o Options)
 	c := config.Defaults()
 	c.DataDir = filepath.Join(dir, "data")
 	o.WireGuardDir = filepath.Join(dir, "wireguard")
+	if o.RunDir == "" {
+		o.RunDir = filepath.Join(dir, "volatile")
+	}
 	c.HTTP.Address, c.HTTP.Socket = "unix://"+filepath.Join(dir, "leno.sock"), ""
 	c.Networks = []config.Network{{Name: "blue", SubnetFile: filepath.Join(dir, "blue.env")}}
 	o.Open = func(config.Config, hclog.Logger) (Registry, error) { return store, nil }
@@ -143,6 +146,7 @@ func littered(t *testing.T) string {
 		"data/peers/default.json": `{"version":1,"network":"default"}`,
 		"data/peers/gone.json":    "", "data/peers/.gone.json.7": "",
 		"data/deleted/ended.json": `{"version":1,"network":"ended","deleted":"2026-11-22T21:40:00Z"}`, "data/deleted/.ended.json.7": "",
+		"volatile/dev/lock": "", "volatile/dev/dev.json": "{}",
 		"custom.env":        "LENO_NETWORK=10.5.0.0/16\nLENO_SUBNET=10.5.34.1/24\nFLANNEL_SUBNET=10.5.34.1/24\n",
 		".custom.env.31415": "LENO_NET",
 		"blue.env":          "FLANNEL_NETWORK=10.6.0.0/16\nFLANNEL_SUBNET=10.6.1.1/24\n",
