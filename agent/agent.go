@@ -67,13 +67,14 @@ func New(c config.Config, o Options, refresh func() (config.Config, error)) (*Ag
 		env:      a.env,
 		settings: a.settings,
 		others:   &otherProcess{log: a.log, patience: patience},
+		running:  a.networks.names,
 		lockHost: o.LockHost,
 		restore:  o.RestoreForwarding,
 	}
 	a.reloader = newReloader(a.log, o.Logs, a.env.Reports, refresh)
 	board := a.env.Reports.Health
 	a.records = records.New(a.log, func(status, reason string) { board.Set("", health.Records, status, reason) })
-	board.Set("", health.Node, api.Critical, health.Starting)
+	a.identity.setCheck(health.Starting)
 	var err error
 	if a.http, err = a.newServer(); err != nil {
 		return nil, err
@@ -200,6 +201,7 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr, asked func() bo
 	a.networks.expectRules(ctx)
 	if a.env.Identity.NodeID() != "" {
 		a.networks.begin(ctx)
+		a.identity.setCheck(health.Starting)
 	}
 	// settleIdentity may have to wait for the store. An operator may correct the configuration during that time, so it
 	// must not block the loop below, which handles reloads.

@@ -29,9 +29,20 @@ type identification struct {
 	env      *network.Deps
 	settings *settings
 	others   *otherProcess
+	running  func() []string                         // the networks that have runners
 	lockHost func() (unlock func() error, err error) // makes this the only agent of its network namespace
 	restore  func() error                            // restores the kernel's switches
 	free     func() error                            // undoes lock, nil before it
+}
+
+// setCheck sets the check of the node, which says what this host waits for. The check is critical as long as no network
+// runs. Otherwise, the networks' own checks say whether packets flow and containers can be started.
+func (i *identification) setCheck(reason string) {
+	status := api.Critical
+	if len(i.running()) > 0 {
+		status = api.Warning
+	}
+	i.env.Reports.Health.Set("", health.Node, status, reason)
 }
 
 // unlock undoes lock. Before that, a development agent undoes what it did outside its networks. It does nothing if lock
@@ -126,12 +137,13 @@ func (i *identification) settle(ctx context.Context) error {
 // for: waits is such as "waiting for this host's name", and warning is for the log.
 func (i *identification) until(ctx context.Context, waits, warning string, find func() error) error {
 	backoff := i.env.Store.Outage.NewLoop()
-	for {
+	for logged := false; ; logged = true {
 		err := find()
 		if err == nil {
 			return nil
 		}
-		if i.env.Reports.Health.Set("", health.Node, api.Critical, fmt.Sprintf("%s: %v", waits, err)) {
+		i.setCheck(fmt.Sprintf("%s: %v", waits, err))
+		if !logged {
 			i.log.Warn(warning, "error", err)
 		}
 		if err := backoff.Wait(ctx, err, nil); err != nil {

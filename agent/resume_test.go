@@ -59,7 +59,8 @@ func TestResumeWithoutAName(t *testing.T) {
 		a.applies(applied)
 		a.check(health.Lease, api.Warning, subnet.String(), "stays in use as")
 		a.check(health.Network, api.Warning, subnet.String(), "stays in use as")
-		if code, report := a.health(); code != http.StatusServiceUnavailable || report.Ready {
+		a.check(health.Node, api.Warning, "waiting for this host's name")
+		if code, report := a.health(); code != http.StatusTooManyRequests || report.Ready {
 			t.Errorf("healthz %d, %+v", code, report)
 		}
 		a.showsResumed(subnet, b.subnet())
@@ -80,6 +81,35 @@ func TestResumeWithoutAName(t *testing.T) {
 			t.Errorf("leases: %+v, %v", list, err)
 		}
 	})
+}
+
+// TestStartFromSavedWithoutAName: after a boot without the store, which alone knows this host's name, containers can be
+// started if the host has saved its subnet and may use it. Otherwise the check of the network fails.
+func TestStartFromSavedWithoutAName(t *testing.T) {
+	for _, saved := range []bool{true, false} {
+		subtest(t, fmt.Sprintf("start_from_saved %t", saved), func(t *testing.T) {
+			a, _, _, applied := pair(t)
+			a.registry.Set(registry.ErrUnavailable)
+			a.config.NodeName, a.catalog = "", &namelessStore{a.registry, "a"}
+			a.config.Lease.StartFromSaved = saved
+			a.start()
+			status, code := api.Critical, http.StatusServiceUnavailable
+			if saved {
+				status, code = api.Warning, http.StatusTooManyRequests
+				a.ready()
+				a.applies(applied)
+			}
+			a.check(health.Node, api.Warning, "waiting for this host's name")
+			a.check(health.Network, status)
+			if got, report := a.health(); got != code || report.Ready != saved {
+				t.Errorf("healthz %d, %+v", got, report)
+			}
+			a.registry.Set(nil)
+			a.ready()
+			a.check(health.Network, api.Passing)
+			a.applies(applied)
+		})
+	}
 }
 
 // showsResumed fails the test unless the API shows network n with the host's subnet and that of its peer b, as the former

@@ -192,6 +192,9 @@ func (r *Runner) Run(ctx context.Context) error {
 	r.definition.recall()
 	r.guardRemembered(ctx)
 	r.withdrawn.recall(ctx)
+	if !r.deps.Identity.IsSettled() {
+		r.report.Check(health.Network, api.Critical, "waiting for this host's name: see the check node")
+	}
 	r.resume(ctx)
 	select {
 	case <-r.deps.Identity.Settled():

@@ -24,6 +24,9 @@ type Host struct {
 	// Consul is the client agent on this host, or nil before StartConsul.
 	Consul *Consul
 
+	// Unnamed leaves the node name out of the configuration. The agent asks the host's own Consul agent for it.
+	Unnamed bool
+
 	// Program is the leno binary of this host, or "" for the lab's. It lets a test upgrade one host
 	// at a time.
 	Program string
@@ -59,7 +62,10 @@ func (h *Host) Network(name, body string) string {
 // then the blocks. The agent uses the host's own Consul agent if it runs one, else the first of the
 // lab's servers of Consul, or all of its servers of etcd.
 func (h *Host) Config(blocks ...string) string {
-	head := fmt.Sprintf("node_name = %q\ndata_dir  = %q\nlog_level = \"DEBUG\"\n\n", h.Name, h.DataDir())
+	head := fmt.Sprintf("data_dir  = %q\nlog_level = \"DEBUG\"\n\n", h.DataDir())
+	if !h.Unnamed {
+		head = fmt.Sprintf("node_name = %q\n", h.Name) + head
+	}
 	text := strings.Join(blocks, "\n")
 	if !strings.Contains(text, "probe_interval") {
 		head = "probe_interval = \"2s\"\n" + head // what broke or was repaired is seen soon

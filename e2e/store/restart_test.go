@@ -78,16 +78,33 @@ func TestAgentRestarted(t *testing.T) {
 	}
 }
 
+// consulOf returns the agent of Consul that a host uses. An unnamed host has one of its own, which alone knows its name.
+func (w *testWorld) consulOf(h *lab.Host, unnamed bool) *lab.Consul {
+	w.T.Helper()
+	if h.Unnamed = unnamed; unnamed {
+		w.Must(h.StartConsul(w.Ctx))
+		return h.Consul
+	}
+	return w.Consul
+}
+
 // TestStartFromSaved boots a host while Consul is down and its interface is gone: with start_from_saved it gets its subnet
-// file, and its containers reach each other. When both are back, it keeps the subnet.
+// file, and its containers reach each other. When both are back, it keeps the subnet. It does not need to know its name.
 func TestStartFromSaved(t *testing.T) {
+	for _, unnamed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("unnamed %t", unnamed), func(t *testing.T) { startFromSaved(t, unnamed) })
+	}
+}
+
+func startFromSaved(t *testing.T, unnamed bool) {
 	w := newWorld(t, lab.Options{Hosts: 2})
+	h := w.Hosts[0]
+	consul := w.consulOf(h, unnamed)
 	const saves = "lease {\n  ttl = \"10s\"\n  start_from_saved = true\n}"
 	w.Start(func(h *lab.Host) []string { return []string{saves, h.Network("default", world.Plan("vxlan"))} })
-	h := w.Hosts[0]
 	w.Settle("default")
 	before := w.Subnet(h, "default")
-	w.Must(w.Consul.Stop(w.Ctx))
+	w.Must(consul.Stop(w.Ctx))
 	w.Must(h.KillAgent())
 	run := func(script string) {
 		t.Helper()
@@ -113,7 +130,7 @@ func TestStartFromSaved(t *testing.T) {
 
 	// As a network daemon does.
 	run(fmt.Sprintf("ip link set eth0 up; ip addr replace %s/64 dev eth0 nodad; ip route replace default via 192.0.2.254", h.Addrs[1]))
-	w.Must(w.Consul.Start(w.Ctx))
+	w.Must(consul.Start(w.Ctx))
 	for _, h := range w.Hosts {
 		w.WaitHealth(h, http.StatusOK)
 	}
@@ -130,17 +147,25 @@ func TestRestartWithoutConsul(t *testing.T) {
 	for _, tt := range []struct {
 		backend string
 		hangs   bool
-	}{{"udp", false}, {"udp", true}, {"vxlan", false}, {"host-gw", false}, {"wireguard", false}} {
+		unnamed bool
+	}{
+		{"udp", false, false}, {"udp", true, false}, {"vxlan", false, false}, {"vxlan", false, true}, {"host-gw", false, false},
+		{"wireguard", false, false},
+	} {
 		name := tt.backend
 		if tt.hangs {
 			name += ", Consul hangs"
 		}
+		if tt.unnamed {
+			name += ", unnamed"
+		}
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, lab.Options{Hosts: 2})
+			h := w.Hosts[0]
+			consul := w.consulOf(h, tt.unnamed)
 			w.StartNetwork(tt.backend)
 			w.Linked(w.Containers)
-			w.Remembered(w.Hosts[0], "host-b")
-			h := w.Hosts[0]
+			w.Remembered(h, "host-b")
 			link, routes := w.Link(h), fmt.Sprint(w.Routes(h))
 			talk, err := w.Containers[1].StartTalk(w.Ctx, w.Containers[0].Namespace, w.Containers[0].Addrs[0])
 			w.Must(err)
@@ -150,9 +175,9 @@ func TestRestartWithoutConsul(t *testing.T) {
 			w.Must(pings.WaitAnswers(w.Ctx, 20))
 			deleted := w.RouteEvents(h)
 			if tt.hangs {
-				w.Must(w.Consul.Process().Signal(syscall.SIGSTOP))
+				w.Must(consul.Process().Signal(syscall.SIGSTOP))
 			} else {
-				w.Must(w.Consul.Stop(w.Ctx))
+				w.Must(consul.Stop(w.Ctx))
 			}
 			for _, end := range []func() error{h.KillAgent, func() error { return h.StopAgent(w.Ctx) }} {
 				w.Must(end())
@@ -194,9 +219,9 @@ func TestRestartWithoutConsul(t *testing.T) {
 			}
 
 			if tt.hangs {
-				w.Must(w.Consul.Process().Signal(syscall.SIGCONT))
+				w.Must(consul.Process().Signal(syscall.SIGCONT))
 			} else {
-				w.Must(w.Consul.Start(w.Ctx))
+				w.Must(consul.Start(w.Ctx))
 			}
 			for _, h := range w.Hosts {
 				w.Must(h.WaitReady(w.Ctx))
