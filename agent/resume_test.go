@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
@@ -91,7 +92,7 @@ func TestStartFromSavedWithoutAName(t *testing.T) {
 			a, _, _, applied := pair(t)
 			a.registry.Set(registry.ErrUnavailable)
 			a.config.NodeName, a.catalog = "", &namelessStore{a.registry, "a"}
-			a.config.Lease.StartFromSaved = saved
+			a.config.Lease.StartFromSaved, a.config.Lease.Hold = saved, 10*time.Minute
 			a.start()
 			status, code := api.Critical, http.StatusServiceUnavailable
 			if saved {
@@ -103,6 +104,13 @@ func TestStartFromSavedWithoutAName(t *testing.T) {
 			a.check(health.Network, status)
 			if got, report := a.health(); got != code || report.Ready != saved {
 				t.Errorf("healthz %d, %+v", got, report)
+			}
+			if saved {
+				time.Sleep(a.config.Lease.Hold)
+				a.check(health.Lease, api.Critical, "longer than lease.hold")
+				if got, report := a.health(); got != http.StatusServiceUnavailable || report.Ready {
+					t.Errorf("after lease.hold: healthz %d, %+v", got, report)
+				}
 			}
 			a.registry.Set(nil)
 			a.ready()

@@ -34,7 +34,6 @@ type resumed struct {
 // A resumption holds the resumed datapath until the store has confirmed or refused it. It is safe for concurrent use.
 type resumption struct {
 	report *report.Reporter
-	hold   time.Duration
 	found  *watch.Value[*resumed]
 }
 
@@ -59,23 +58,13 @@ func (p *resumption) get() *resumed {
 	return found
 }
 
-// inUseAs returns the subnet of the resumed datapath and what ends "10.5.1.0/24 stays in use as".
-func (p *resumption) inUseAs() (subnet netip.Prefix, as string, ok bool) {
+// inUse returns the subnet of the resumed datapath.
+func (p *resumption) inUse() lease.Resumed {
 	found := p.get()
 	if found == nil {
-		return netip.Prefix{}, "", false
+		return lease.Resumed{}
 	}
-	if p.isOverdue() {
-		as = found.as + "; not renewed for longer than lease.hold, another host may have it by now"
-		return found.subnets[0], as, true
-	}
-	return found.subnets[0], found.as, true
-}
-
-// isOverdue reports whether the resumed subnet may be another host's by now.
-func (p *resumption) isOverdue() bool {
-	found := p.get()
-	return found != nil && lease.IsOverdue(found.renewed, p.hold)
+	return lease.Resumed{Subnet: found.subnets[0], As: found.as, Renewed: found.renewed}
 }
 
 // resume finds the datapath that an earlier process left and resumes it. It is no error if there is none, or not enough
@@ -98,9 +87,8 @@ func (r *Runner) resume(ctx context.Context) {
 	}
 	r.resumed.begin(found)
 	r.deps.Rules.Keeper.Resume(r.local.Name)
-	unconfirmed := fmt.Sprintf("%s stays in use as %s; the store has not been read yet", found.subnets[0], found.as)
-	r.report.Check(health.Network, api.Warning, unconfirmed)
-	r.report.Check(health.Lease, api.Warning, unconfirmed)
+	r.report.Check(health.Network, api.Warning,
+		fmt.Sprintf("%s stays in use as %s; the store has not been read yet", found.subnets[0], found.as))
 }
 
 // findResumable returns the part in the network whose datapath exists, or nil, and whether packets wait for this

@@ -101,7 +101,7 @@ func New(deps *Deps, c config.Config, local config.Network, before *HandOver) *R
 	}
 	r := &Runner{deps: deps, config: c, local: local, began: time.Now(), state: state.NewFile(c.DataDir, local.Name)}
 	r.report = deps.reporter(local.Name, r.flows)
-	r.resumed = &resumption{report: r.report, hold: c.Lease.Hold, found: watch.New[*resumed]()}
+	r.resumed = &resumption{report: r.report, found: watch.New[*resumed]()}
 	r.lease = lease.New(lease.Options{
 		Network:    local.Name,
 		SubnetFile: local.SubnetFile,
@@ -116,7 +116,7 @@ func New(deps *Deps, c config.Config, local config.Network, before *HandOver) *R
 			_, _, changed := deps.Store.Networks.Get()
 			return changed
 		},
-		Resumed:  r.resumed.inUseAs,
+		Resumed:  r.resumed.inUse,
 		Answered: r.resumed.settle,
 		Save:     r.save,
 	})
@@ -196,28 +196,27 @@ func (r *Runner) Run(ctx context.Context) error {
 		r.report.Check(health.Network, api.Critical, "waiting for this host's name: see the check node")
 	}
 	r.resume(ctx)
-	select {
-	case <-r.deps.Identity.Settled():
-	case <-ctx.Done():
-		if !r.deps.Identity.IsSettled() {
-			return nil // without its name, this host cannot give up anything
-		}
-	}
 	renewing, stop := context.WithCancel(ctx)
 	var renewer sync.WaitGroup
 	renewer.Go(func() { r.lease.RenewSession(renewing) })
 	err := r.rounds(ctx)
 	stop()
 	renewer.Wait()
-	if err == nil && Ending(r.ending.Load()) == Leave {
+	// Without its name, this host cannot give up anything.
+	if err == nil && Ending(r.ending.Load()) == Leave && r.deps.Identity.IsSettled() {
 		r.report.Event(api.EventNetwork, api.Info, "leaving the network", map[string]string{"change": "left"})
 		r.tearDown(ctx, true)
 	}
 	return err
 }
 
-// rounds runs one round after another until ctx ends.
+// rounds runs one round after another until ctx ends, once this host's name is known.
 func (r *Runner) rounds(ctx context.Context) error {
+	select {
+	case <-r.deps.Identity.Settled():
+	case <-ctx.Done():
+		return nil
+	}
 	backoff := r.deps.Store.Outage.NewLoop()
 	log := r.report.Log()
 	for {

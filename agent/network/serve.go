@@ -8,12 +8,10 @@ import (
 
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/firewall/foreign"
-	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/peers"
 	"github.com/lenonet/leno/agent/network/report"
 	"github.com/lenonet/leno/agent/rules"
 	"github.com/lenonet/leno/agent/state"
-	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/registry"
@@ -56,10 +54,7 @@ func (r *Runner) serveSaved(ctx context.Context, v *peers.View, s backend.State)
 	r.file.reportResult(fileErr)
 	rulesErr := r.protect(ctx, v.Network, s)
 	if fileErr == nil && rulesErr == nil {
-		r.report.SetReady(!r.resumed.isOverdue())
-	}
-	if subnet, as, ok := r.resumed.inUseAs(); ok && r.resumed.isOverdue() {
-		r.report.Check(health.Lease, api.Warning, fmt.Sprintf("%s stays in use as %s", subnet, as))
+		r.report.SetReady(true)
 	}
 	return errors.Join(fileErr, rulesErr)
 }

@@ -284,20 +284,28 @@ func TestNotRenewedForLongerThanHold(t *testing.T) {
 	}
 }
 
-// TestSavedForLongerThanHold: a host that has started its containers from what it has saved is not ready any more when
-// another host may have the subnet.
-func TestSavedForLongerThanHold(t *testing.T) {
-	simulated(t, "", func(t *testing.T) {
-		a, _, subnet, _ := pair(t)
-		a.config.Lease.StartFromSaved, a.config.Lease.Hold = true, 10*time.Minute
-		a.registry.Set(registry.ErrUnavailable)
-		a.start().ready()
-		if time.Sleep(a.config.Lease.Hold + time.Minute); a.isReady() {
-			t.Error("ready after hold")
-		}
-		a.check(health.Lease, api.Warning, subnet.String(), "longer than lease.hold")
-		a.registry.Set(nil)
-		a.ready()
-		a.check(health.Lease, api.Passing, subnet.String())
-	})
+// TestResumedForLongerThanHold: a host that uses what an earlier process left says so when another host may have the
+// subnet by now, and is not ready any more if it has started its containers from that.
+func TestResumedForLongerThanHold(t *testing.T) {
+	for _, saved := range []bool{true, false} {
+		simulated(t, fmt.Sprintf("start_from_saved %t", saved), func(t *testing.T) {
+			a, _, subnet, applied := pair(t)
+			a.config.Lease.StartFromSaved, a.config.Lease.Hold = saved, 10*time.Minute
+			a.remains = waiting(subnet)
+			a.registry.Set(registry.ErrUnavailable)
+			a.start()
+			a.applies(applied)
+			a.check(health.Lease, api.Warning, subnet.String(), "stays in use as")
+			if a.isReady() != saved {
+				t.Errorf("ready is %t within hold", !saved)
+			}
+			if time.Sleep(a.config.Lease.Hold + time.Minute); a.isReady() {
+				t.Error("ready after hold")
+			}
+			a.check(health.Lease, api.Critical, subnet.String(), "longer than lease.hold")
+			a.registry.Set(nil)
+			a.ready()
+			a.check(health.Lease, api.Passing, subnet.String())
+		})
+	}
 }

@@ -48,19 +48,25 @@ func TestAcquire(t *testing.T) {
 // TestAcquireWaits: the check, the state and the log say why there is no lease. An answer of the store settles what was
 // resumed; an error that is no answer does not.
 func TestAcquireWaits(t *testing.T) {
+	resumed := func(renewed time.Time) Resumed {
+		return Resumed{netip.MustParsePrefix("10.5.9.0/24"), "before the reload", renewed}
+	}
 	for _, tt := range []struct {
 		name     string
 		err      error
-		resumed  string
+		resumed  Resumed
 		status   string
 		reason   string
 		answered bool
 	}{
-		{"full", registry.ErrNetworkFull, "", api.Critical, "waiting for a lease: network is full", true},
-		{"away", registry.ErrUnavailable, "", api.Critical, "waiting for a lease: the store is unavailable", false},
-		{"denied", registry.ErrDenied, "", api.Critical, "waiting for a lease: permission denied", false},
-		{"away, a datapath was resumed", registry.ErrUnavailable, "before the reload", api.Warning,
+		{"full", registry.ErrNetworkFull, Resumed{}, api.Critical, "waiting for a lease: network is full", true},
+		{"away", registry.ErrUnavailable, Resumed{}, api.Critical, "waiting for a lease: the store is unavailable", false},
+		{"denied", registry.ErrDenied, Resumed{}, api.Critical, "waiting for a lease: permission denied", false},
+		{"away, a datapath was resumed", registry.ErrUnavailable, resumed(time.Time{}), api.Warning,
 			"10.5.9.0/24 stays in use as before the reload: waiting for a lease: the store is unavailable", false},
+		{"away, what was resumed is overdue", registry.ErrUnavailable, resumed(time.Unix(0, 0)), api.Critical,
+			"10.5.9.0/24 was not renewed since 1970-01-01T00:00:00Z, for longer than lease.hold: another host may have it " +
+				"by now; waiting for a lease: the store is unavailable", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -53,9 +53,9 @@ type host struct {
 	dir      string
 
 	mu       sync.Mutex
-	answered int    // calls of Options.Answered
-	resumed  string // the end of "stays in use as", "" for nothing resumed
-	saveErr  error  // of Options.Save
+	answered int // calls of Options.Answered
+	resumed  Resumed
+	saveErr  error // of Options.Save
 
 	keeper *Keeper
 	end    context.CancelFunc
@@ -95,10 +95,10 @@ func newHost(t testing.TB, store *memory.Store, name string) *host {
 			_, _, changed := h.networks.Get()
 			return changed
 		},
-		Resumed: func() (netip.Prefix, string, bool) {
+		Resumed: func() Resumed {
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			return netip.MustParsePrefix("10.5.9.0/24"), h.resumed, h.resumed != ""
+			return h.resumed
 		},
 		Answered: func() {
 			h.mu.Lock()

@@ -46,10 +46,9 @@ type Options struct {
 	// tried again.
 	Networks func() <-chan struct{}
 
-	// Resumed returns the datapath that stays in use without a lease, as long as the store has neither confirmed nor
-	// refused it: its subnet, and what ends "10.5.1.0/24 stays in use as", for example "before the reload". It is
-	// called while the Keeper holds a lock, so it may only call Lease.
-	Resumed func() (subnet netip.Prefix, as string, ok bool)
+	// Resumed returns the subnet that stays in use without a lease, as long as the store has neither confirmed nor refused
+	// it. It is called while the Keeper holds a lock, so it may only call Lease.
+	Resumed func() Resumed
 
 	// Answered is called when the store has refused a claim, so that what Resumed returns is settled.
 	Answered func()

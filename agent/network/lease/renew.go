@@ -21,7 +21,7 @@ const RenewalLost = "lost"
 
 // RenewSession keeps the session of the current lease alive until ctx ends, also while its caller waits for something
 // else. It renews at once when the wall clock has jumped ahead: the host was suspended, and the timer of the next
-// renewal stood still.
+// renewal stood still. It also keeps the lease's health check up to date, and that of a resumed subnet.
 func (k *Keeper) RenewSession(ctx context.Context) {
 	margin := k.o.Settings.RenewMargin
 	period := k.o.Settings.TTL - margin
@@ -34,6 +34,7 @@ func (k *Keeper) RenewSession(ctx context.Context) {
 	jumps.Next()
 	tick := time.NewTicker(clockCheck)
 	defer tick.Stop()
+	k.condition.update(func() {}) // a subnet may be resumed
 	for {
 		lease, held, changed := k.lease.Get()
 		if held && lease.Session != session {
@@ -49,7 +50,7 @@ func (k *Keeper) RenewSession(ctx context.Context) {
 		case <-ctx.Done():
 		case <-changed:
 		case <-tick.C:
-			k.condition.update(func() {}) // the lease may be overdue
+			k.condition.update(func() {}) // it may be overdue
 			if jump := jumps.Next(); jump > 0 && held {
 				k.report.Log().Info("the clock jumped ahead, as after a suspension: renewing the lease at once", "by", jump)
 				next = time.Now()

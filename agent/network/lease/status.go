@@ -28,6 +28,13 @@ const (
 	Superseded              // another live host holds the subnet, so this host has withdrawn it
 )
 
+// A Resumed subnet stays in use without a lease, because a datapath from before has it. The zero value is none.
+type Resumed struct {
+	Subnet  netip.Prefix
+	As      string    // ends "10.5.1.0/24 stays in use as", such as "before the reload"
+	Renewed time.Time // when its lease was last renewed, zero if that is not known
+}
+
 // A Status says how a Keeper's lease is.
 type Status struct {
 	State   State
@@ -46,7 +53,7 @@ type condition struct {
 	report  *report.Reporter
 	lease   *watch.Value[registry.Lease]
 	hold    time.Duration
-	resumed func() (subnet netip.Prefix, as string, ok bool)
+	resumed func() Resumed
 
 	mu        sync.Mutex // also held while a check is set, so that the check shows the last change
 	taken     string     // which host has this host's subnet, "" for none; it stays until this host has a lease again
@@ -137,47 +144,53 @@ func (c *condition) stateLocked() State {
 	switch {
 	case c.taken != "":
 		return Superseded
+	case isOverdue(c.inUseLocked().Renewed, c.hold):
+		return Overdue
 	case !held:
 		return None
-	case IsOverdue(c.renewed, c.hold):
-		return Overdue
 	case c.problem != "":
 		return Lost
 	}
 	return Held
 }
 
-// IsOverdue reports whether a lease that was last renewed at that time may be another host's by now. Of the clocks, the
+// inUseLocked returns the subnet that is held or resumed, with As only if it is resumed.
+func (c *condition) inUseLocked() Resumed {
+	if lease, held, _ := c.lease.Get(); held {
+		return Resumed{Subnet: lease.Subnet(), Renewed: c.renewed}
+	}
+	return c.resumed()
+}
+
+// isOverdue reports whether a lease that was last renewed at that time may be another host's by now. Of the clocks, the
 // one that says so counts: the monotonic one stands still while a machine is suspended. The zero time is not known.
-func IsOverdue(renewed time.Time, hold time.Duration) bool {
+func isOverdue(renewed time.Time, hold time.Duration) bool {
 	return !renewed.IsZero() && max(time.Since(renewed), time.Now().Round(0).Sub(renewed.Round(0))) > hold
 }
 
 // checkLocked sets the lease's health check, and withholds the network's readiness while another host has the subnet or
-// may have it. It does nothing to the check while this host does not want a lease yet.
+// may have it. It does nothing to the check while this host neither uses a subnet nor wants a lease.
 func (c *condition) checkLocked() {
-	lease, _, _ := c.lease.Get()
 	state := c.stateLocked()
+	used := c.inUseLocked()
 	c.report.Withhold(state == Superseded || state == Overdue)
 	switch {
 	case state == Superseded:
 		c.report.Check(health.Lease, api.Critical, join(c.taken, c.problem))
 	case state == Overdue:
 		overdue := fmt.Sprintf("%s was not renewed since %s, for longer than lease.hold: another host may have it by now",
-			lease.Subnet(), c.renewed.UTC().Format(time.RFC3339))
+			used.Subnet, used.Renewed.UTC().Format(time.RFC3339))
 		c.report.Check(health.Lease, api.Critical, join(overdue, c.problem))
+	case state == None && used.Subnet.IsValid():
+		c.report.Check(health.Lease, api.Warning, fmt.Sprintf("%s stays in use as %s: %s",
+			used.Subnet, used.As, cmp.Or(c.problem, "the store has not been read yet")))
 	case state == None && c.problem == "":
 	case state == None:
-		status, reason := api.Critical, c.problem
-		if subnet, as, ok := c.resumed(); ok {
-			status, reason = api.Warning, fmt.Sprintf("%s stays in use as %s: %s", subnet, as, c.problem)
-		}
-		c.report.Check(health.Lease, status, reason)
+		c.report.Check(health.Lease, api.Critical, c.problem)
 	case c.problem != "" || c.unrenewed != "":
-		c.report.Check(health.Lease, api.Warning,
-			fmt.Sprintf("%s: %s", lease.Subnet(), cmp.Or(c.problem, c.unrenewed)))
+		c.report.Check(health.Lease, api.Warning, fmt.Sprintf("%s: %s", used.Subnet, cmp.Or(c.problem, c.unrenewed)))
 	default:
-		c.report.Check(health.Lease, api.Passing, fmt.Sprintf("%s is held%s", lease.Subnet(), c.formerly))
+		c.report.Check(health.Lease, api.Passing, fmt.Sprintf("%s is held%s", used.Subnet, c.formerly))
 	}
 }
 
