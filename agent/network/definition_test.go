@@ -268,6 +268,7 @@ func TestRememberedDefinition(t *testing.T) {
 		}, time.Hour, nil, "", false},
 		{"lost, and not used for long", noPools, func(h *host) { empty(h.store) },
 			registry.DeletionKept + time.Hour, nil, "leno network apply", false},
+		{"invalid", noPools, func(h *host) { h.store.Put(networkKey, []byte("{")) }, time.Hour, nil, "", false},
 		{"deleted", noPools, (*host).remove, time.Hour, errNetworkGone, "", false},
 		{"deleted, and not used for long", noPools, (*host).remove, 2 * registry.DeletionKept, errNetworkGone, "", false},
 		{"deleted, with a block that defines it", func(*config.Network) {}, (*host).remove, time.Hour, errNetworkGone, "", false},
