@@ -48,8 +48,7 @@ func (c *Config) settings(checkNetwork func(string) error) []Setting {
 					"them."},
 			{Name: "probe_interval", Field: duration(&c.ProbeInterval, 10*time.Second),
 				Text: "How often the agent tests whether packets [reach each other host](operations/probe.mdx). In " +
-					"large networks, it tests less often, so that the tests need at most 20 kbit/s. `\"0s\"` turns " +
-					"the tests off."},
+					"large networks, it tests less often. `\"0s\"` turns the tests off."},
 		},
 		block("consul", "How to reach Consul, the default store. Environment variables such as `CONSUL_HTTP_ADDR` "+
 			"and `CONSUL_HTTP_TOKEN` apply where an option is `\"\"`.", c.Consul.settings()),
