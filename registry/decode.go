@@ -17,6 +17,7 @@ import (
 // Limits for records written by other hosts.
 const (
 	MaxRecordSize = 16 << 10 // bytes of one value
+	maxKeySize    = 4 << 10  // bytes of one key, far more than leno's have
 	maxDepth      = 16       // nested JSON
 	maxPools      = 2
 	maxAddresses  = 16
@@ -42,6 +43,14 @@ func Bounded(value []byte) []byte {
 func TooLarge(size int) []byte {
 	size = min(size, len(tooLarge))
 	return tooLarge[:size:size]
+}
+
+// BoundedKey returns key, or only the beginning of one that is too long for a record.
+func BoundedKey(key string) string {
+	if len(key) <= maxKeySize {
+		return key
+	}
+	return strings.Clone(strings.ToValidUTF8(key[:maxKeySize], ""))
 }
 
 // decode parses one record into v within the limits above.

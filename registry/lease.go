@@ -271,7 +271,7 @@ func (r Reservation) For(c Claim) bool {
 
 // BadRecord names a record that was skipped, and the reason.
 type BadRecord struct {
-	Key     string // the whole key in the store
+	Key     string // the whole key in the store, see BoundedKey
 	Reason  string
 	Network string // the network whose definition it would be, "" for other records
 }

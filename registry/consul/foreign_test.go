@@ -17,6 +17,7 @@ import (
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/consul/changelog"
 	"github.com/lenonet/leno/registry/consul/keys"
+	"github.com/lenonet/leno/registry/consul/transport"
 )
 
 // The directory of changes is foreign input too: any program with the right to write there may write nonsense.
@@ -128,6 +129,34 @@ func TestForeignEntries(t *testing.T) {
 	cancel()
 	<-done
 	<-watched
+}
+
+// TestLargeEntries: entries of any size are followed, and what is read of them is not kept.
+func TestLargeEntries(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	watcher, n, _, index := watched(t, s, never)
+	folder, size := s.prefix+"/changes/default/", 300<<10
+	var large []string
+	for i := range 2 * fewEntries {
+		large = append(large, fmt.Sprintf("%s%s%x_10.5.%d.0-24", folder, stamp, i%16, 100+i))
+		s.Put(t, large[i], bytes.Repeat([]byte("x"), size))
+	}
+	c := claim(7)
+	c.Prefer = n.Plan.Subnets(99)[0]
+	if _, err := s.open(t, never).Acquire(testContext(t), n, c); err != nil {
+		t.Fatal(err)
+	}
+	follow(t, watcher, n, index, []uint64{10, 20, 30, 99}, []uint64{10, 20, 30})
+	pairs, err := watcher.kv.GetEach(testContext(t), transport.Read{}, large)
+	if err != nil || len(pairs) != len(large) {
+		t.Fatalf("%d of %d entries, %v", len(pairs), len(large), err)
+	}
+	for _, pair := range pairs {
+		if len(pair.Value) != size || &pair.Value[0] != &registry.TooLarge(1)[0] {
+			t.Fatalf("%s is kept with %d bytes", pair.Key, len(pair.Value))
+		}
+	}
 }
 
 // TestForeignWatermark: whatever its value, nothing is lost and changes are seen.

@@ -22,11 +22,8 @@ type record struct {
 	modified uint64
 }
 
-// maxKey is the length of the longest key that is kept as it is. Leno's keys are far shorter.
-const maxKey = 4 << 10
-
 // keyOf returns the key under which a record is kept.
-func keyOf(kv *mvccpb.KeyValue) string { return registry.Shorten(string(kv.Key), maxKey) }
+func keyOf(kv *mvccpb.KeyValue) string { return registry.BoundedKey(string(kv.Key)) }
 
 // newRecord returns a record whose size is bounded, whatever another program wrote.
 func newRecord(kv *mvccpb.KeyValue) *record {

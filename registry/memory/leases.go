@@ -156,7 +156,7 @@ func (s *Store) leasesLocked(n registry.Network) (set registry.LeaseSet, blocked
 		}
 		l, err := registry.ParseLease(n, name, s.records[key].value)
 		if err != nil {
-			set.Bad = append(set.Bad, registry.BadRecord{Key: key, Reason: err.Error()})
+			set.Bad = append(set.Bad, registry.BadRecord{Key: registry.BoundedKey(key), Reason: err.Error()})
 			blocked = s.block(blocked, name, key)
 			continue
 		}

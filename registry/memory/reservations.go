@@ -103,7 +103,7 @@ func (s *Store) reservationsLocked(n registry.Network) (set registry.Reservation
 		name := strings.TrimPrefix(key, dir)
 		r, err := registry.ParseReservation(n, name, s.records[key].value)
 		if err != nil {
-			set.Bad = append(set.Bad, registry.BadRecord{Key: key, Reason: err.Error()})
+			set.Bad = append(set.Bad, registry.BadRecord{Key: registry.BoundedKey(key), Reason: err.Error()})
 			blocked = s.block(blocked, name, key)
 			continue
 		}

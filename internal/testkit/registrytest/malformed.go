@@ -78,6 +78,38 @@ var malformedTests = []test{
 		slices.SortFunc(want, func(a, b registry.Lease) int { return int(a.Slot) - int(b.Slot) })
 		check(r)
 	}},
+	{"values and names that are too large are not kept", func(s *suite) {
+		const size = 100_000
+		n := s.network("default", wide)
+		watcher := s.open()
+		c, other := s.claim(0), s.claim(1)
+		c.Prefer, other.Prefer = n.Plan.Subnets(1)[0], n.Plan.Subnets(2)[0]
+		want := []registry.Lease{s.acquire(watcher, n, c)}
+		long := strings.Repeat("k", size)
+		s.store.Put(s.T, s.leaseKey(n, 200), []byte(long))
+		s.store.Put(s.T, s.key("leases", n.Name, long), nil)
+		s.store.Put(s.T, s.reservationKey(n, 100), []byte(long))
+		s.store.Put(s.T, s.key("reservations", n.Name, long), []byte(long))
+		want = append(want, s.acquire(s.open(), n, other))
+		check := func(bad []registry.BadRecord) {
+			s.Helper()
+			s.equal("bad records", len(bad), 2)
+			reason := fmt.Sprintf("%d bytes, at most %d are read", size, registry.MaxRecordSize)
+			for _, b := range bad {
+				if isLong := strings.Contains(b.Key, "kkk"); len(b.Key) > 5000 || !isLong && !strings.Contains(b.Reason, reason) {
+					s.Errorf("%.100s is kept with %d bytes and skipped because of: %s", b.Key, len(b.Key), b.Reason)
+				}
+			}
+		}
+		for _, r := range []registry.Registry{watcher, s.open()} {
+			set, _ := s.watchUntil(r, n, "all bad records", func(set registry.LeaseSet) bool { return len(set.Bad) >= 2 })
+			s.equal("leases", set.Leases, want)
+			check(set.Bad)
+			reserved, _, err := r.WatchReservations(s.ctx(), n, 0)
+			s.ok(err)
+			check(reserved.Bad)
+		}
+	}},
 	{"slots under bad records are not given out", func(s *suite) {
 		for _, name := range []string{"lease", "reservation"} {
 			n := s.network(name, small)

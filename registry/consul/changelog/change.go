@@ -44,6 +44,12 @@ const WatermarkName = "_"
 // "1879f3c5a2d9b7e04d1c22af_10.5.201.0-24". The time is for people; the code does not use it.
 var entryName = regexp.MustCompile(`^[0-9a-f]{24}_([0-9a-f.-]{1,64})$`)
 
+// isEntry reports whether a key below prefix may be that of an entry. Other programs wrote the others.
+func isEntry(prefix, key string) bool { return entryName.MatchString(strings.TrimPrefix(key, prefix)) }
+
+// longestName is the length of the longest name that an entry can have, in bytes.
+const longestName = 24 + 1 + 64
+
 // Change is one entry of the directory.
 type Change struct {
 	Subnet string // the last component of the lease's key, for example "10.5.201.0-24"

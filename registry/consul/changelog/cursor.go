@@ -68,13 +68,13 @@ const (
 func (r Reason) IsSetBack() bool { return r == WentBack || r == EntryInPast || r == EntryVanished }
 
 // Unread returns the keys that must be read and passed to Reading.Complete before the cursor can advance to a reading:
-// new entries and the watermark, or none when the reading is complete.
+// new entries and the watermark, or none when the reading is complete. What keys of other programs say does not matter.
 func (c *Cursor) Unread(r Reading) []string {
 	if !r.keysOnly {
 		return nil
 	}
-	known := func(key string) bool { _, known := c.entries[key]; return known }
-	return append(slices.DeleteFunc(slices.Clone(r.keys), known), c.prefix+WatermarkName)
+	needless := func(key string) bool { _, known := c.entries[key]; return known || !isEntry(c.prefix, key) }
+	return append(slices.DeleteFunc(slices.Clone(r.keys), needless), c.prefix+WatermarkName)
 }
 
 // Advance moves the cursor to a newer reading and returns the changes since the last one, in order. When it cannot tell
@@ -108,7 +108,7 @@ func (c *Cursor) Advance(r Reading, now time.Time) ([]Change, Reason) {
 	}
 	var changes []Change
 	for _, pair := range added {
-		c.entries[pair.Key] = entry{index: pair.ModifyIndex, exact: true, seen: now}
+		c.entries[pair.Key] = entry{index: pair.ModifyIndex, exact: r.entries[pair.Key] != nil, seen: now}
 		if ch, ok := Parse(c.prefix, pair); ok {
 			changes = append(changes, ch)
 		}
@@ -130,6 +130,8 @@ func (c *Cursor) newEntries(r Reading) ([]*api.KVPair, Reason) {
 		case known && !e.exact && pair != nil && pair.ModifyIndex <= c.index:
 			c.entries[key] = entry{index: pair.ModifyIndex, exact: true, seen: e.seen}
 		case known:
+		case pair == nil && !isEntry(c.prefix, key):
+			out = append(out, &api.KVPair{Key: key, ModifyIndex: r.Index})
 		case pair == nil:
 			return nil, EntriesMissed
 		case pair.ModifyIndex <= c.index:
@@ -159,7 +161,7 @@ func (c *Cursor) goneEntries(r Reading, mark uint64) (keys []string, unread bool
 		case e.exact && e.index > mark && e.index > last:
 			return nil, false, EntryVanished
 		default:
-			unread = unread || e.index > mark
+			unread = unread || e.index > mark && isEntry(c.prefix, key)
 			keys = append(keys, key)
 		}
 	}

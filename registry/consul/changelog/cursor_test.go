@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -142,6 +143,38 @@ func TestCursorUnread(t *testing.T) {
 	c.Adopt(NewReading(dirPrefix, listOf(entryAt(7)), 10), time.Now())
 	if c.index != 0 || len(c.entries) != 0 {
 		t.Errorf("followed without a watermark: %+v", c)
+	}
+}
+
+// TestForeignKeys: keys of other programs are not read, say nothing, and are deleted like entries, even if only their
+// beginning is known.
+func TestForeignKeys(t *testing.T) {
+	start := time.Now()
+	c := newCursor()
+	c.Adopt(keysReading(10, markAt(2, 6, 5), entryAt(7).Key), start)
+	short, long := dirPrefix+"junk", dirPrefix+strings.Repeat("k", 200)
+	r := NewKeysReading(dirPrefix, []string{entryAt(7).Key, entryAt(12).Key, short, long}, 14)
+	if got, want := c.Unread(r), []string{entryAt(12).Key, dirPrefix + WatermarkName}; !slices.Equal(got, want) {
+		t.Errorf("unread: %v, want %v", got, want)
+	}
+	r.Complete([]*api.KVPair{entryAt(12), markAt(2, 6, 5)})
+	changes, reason := c.Advance(r, start)
+	if reason != "" || len(changes) != 1 || changes[0].Index != 12 {
+		t.Fatalf("%v, %q", changes, reason)
+	}
+	ops, mark := c.TrimOps(c.Trimmable(start.Add(time.Minute), time.Minute))
+	verbs := map[string]api.KVOp{}
+	for _, op := range ops[:len(ops)-1] {
+		verbs[op.Key] = op.Verb
+	}
+	want := map[string]api.KVOp{entryAt(7).Key: api.KVDelete, entryAt(12).Key: api.KVDelete, short: api.KVDelete, long: api.KVDeleteTree}
+	if diff := cmp.Diff(want, verbs); diff != "" || mark != 14 {
+		t.Errorf("mark %d, %s", mark, diff)
+	}
+	// That they are deleted by hand says nothing either.
+	changes, reason = c.Advance(keysReading(15, markAt(2, 6, 5), entryAt(7).Key, entryAt(12).Key), start)
+	if reason != "" || len(changes) != 0 || c.HasVanishedUnread() || c.Len() != 2 {
+		t.Errorf("%v, %q, %+v", changes, reason, c)
 	}
 }
 

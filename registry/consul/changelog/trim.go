@@ -32,7 +32,11 @@ func (c *Cursor) TrimOps(keys []string) (ops []*api.KVTxnOp, mark uint64) {
 	mark = c.mark
 	for _, key := range keys {
 		mark = max(mark, c.entries[key].index)
-		ops = append(ops, &api.KVTxnOp{Verb: api.KVDelete, Key: key})
+		verb := api.KVDelete
+		if len(key) > len(c.prefix)+longestName { // perhaps only the beginning of a longer key: registry.BoundedKey
+			verb = api.KVDeleteTree
+		}
+		ops = append(ops, &api.KVTxnOp{Verb: verb, Key: key})
 	}
 	return append(ops, &api.KVTxnOp{
 		Verb:  api.KVCAS,

@@ -86,11 +86,9 @@ func (c *Client) AwaitChange(ctx context.Context, prefix string, after uint64) (
 
 // PrefixIndex returns the index of the keys below a prefix, and whether there are any.
 func (c *Client) PrefixIndex(ctx context.Context, prefix string, r Read) (index uint64, exists bool, err error) {
-	opts, cancel := c.Query(ctx, r)
-	defer cancel()
-	keys, meta, err := c.API.KV().Keys(strings.TrimSuffix(prefix, "/"), "/", opts)
+	keys, meta, err := listKeys(ctx, c, strings.TrimSuffix(prefix, "/"), "/", r)
 	if err != nil {
-		return 0, false, fmt.Errorf("watch %s: %w", prefix, Classify(err))
+		return 0, false, fmt.Errorf("watch %s: %w", prefix, err)
 	}
 	if !meta.KnownLeader {
 		return 0, false, fmt.Errorf("watch %s: %w", prefix, Uncertain("consul knows no leader"))

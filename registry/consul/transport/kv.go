@@ -2,14 +2,12 @@ package transport
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/consul/api"
-
-	"github.com/lenonet/leno/registry"
 )
 
 // Doubts contains the keys and prefixes whose next read must not block. After an error or an unchanged answer the store
@@ -71,22 +69,17 @@ func (c *Client) Get(ctx context.Context, key string, r Read) (*api.KVPair, uint
 
 // List reads everything below a prefix. Records hidden from the token are an error. The caller must find out whether to
 // believe an empty list.
-func (c *Client) List(ctx context.Context, prefix string, r Read) (api.KVPairs, uint64, error) {
-	// Once a long answer has begun, it may take as long as it makes progress: an answer that is given up must be sent
-	// again as a whole.
-	whole, giveUp := context.WithCancel(ctx)
-	defer giveUp()
-	limit := time.AfterFunc(c.patience(r), giveUp)
-	defer limit.Stop()
-	pairs, meta, err := c.listPairs(prefix, c.options(whole, r), func() { limit.Reset(c.Timeout) })
-	switch {
-	case err != nil && whole.Err() != nil && !errors.Is(ctx.Err(), context.Canceled): // both limits may be over at once
-		late := context.DeadlineExceeded
-		return nil, 0, fmt.Errorf("list %s: %w: no answer in time: %w", prefix, registry.ErrUnavailable, late)
-	case err != nil:
-		return nil, 0, fmt.Errorf("list %s: %w", prefix, Classify(err))
+func (c *Client) List(ctx context.Context, prefix string, r Read) (pairs api.KVPairs, index uint64, err error) {
+	var meta *api.QueryMeta
+	a := answer{empty: "[]", parse: func(d *json.Decoder) (err error) { pairs, err = parsePairs(d); return err }}
+	err = c.ask(ctx, r, a, func(opts *api.QueryOptions) (err error) {
+		_, meta, err = c.API.KV().List(prefix, opts)
+		return err
+	})
+	if err == nil {
+		err = checkList(prefix, meta)
 	}
-	if err := checkList(prefix, meta); err != nil {
+	if err != nil {
 		return nil, 0, fmt.Errorf("list %s: %w", prefix, err)
 	}
 	return pairs, meta.LastIndex, nil
@@ -105,16 +98,25 @@ func checkList(prefix string, meta *api.QueryMeta) error {
 
 // Keys returns all keys below a prefix.
 func (c *Client) Keys(ctx context.Context, prefix string, r Read) ([]string, uint64, error) {
-	opts, cancel := c.Query(ctx, r)
-	defer cancel()
-	keys, meta, err := c.API.KV().Keys(prefix, "", opts)
+	keys, meta, err := listKeys(ctx, c, prefix, "", r)
 	if err == nil {
 		err = checkList(prefix, meta)
 	}
 	if err != nil {
-		return nil, 0, fmt.Errorf("list keys of %s: %w", prefix, Classify(err))
+		return nil, 0, fmt.Errorf("list keys of %s: %w", prefix, err)
 	}
 	return keys, meta.LastIndex, nil
+}
+
+// listKeys returns the keys below a prefix, each up to the separator if there is one.
+func listKeys(ctx context.Context, c *Client, prefix, separator string, r Read) (
+	keys []string, meta *api.QueryMeta, err error) {
+	a := answer{empty: "[]", parse: func(d *json.Decoder) (err error) { keys, err = parseKeys(d); return err }}
+	err = c.ask(ctx, r, a, func(opts *api.QueryOptions) (err error) {
+		_, meta, err = c.API.KV().Keys(prefix, separator, opts)
+		return err
+	})
+	return keys, meta, err
 }
 
 // EnsureKey creates a key if it is missing.

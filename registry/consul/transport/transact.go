@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
@@ -78,15 +79,19 @@ func (c *Client) Transact(ctx context.Context, ops ...*api.KVTxnOp) ([]*api.KVPa
 }
 
 // TransactWith is Transact with options that matter if all operations only read.
-func (c *Client) TransactWith(ctx context.Context, r Read, ops ...*api.KVTxnOp) ([]*api.KVPair, error) {
-	opts, cancel := c.Query(ctx, r)
-	defer cancel()
-	ok, resp, _, err := c.API.KV().Txn(ops, opts)
+func (c *Client) TransactWith(ctx context.Context, r Read, ops ...*api.KVTxnOp) (results []*api.KVPair, err error) {
+	var ok bool
+	var resp *api.KVTxnResponse
+	a := answer{empty: "{}", parse: func(d *json.Decoder) (err error) { results, err = parseResults(d); return err }}
+	err = c.ask(ctx, r, a, func(opts *api.QueryOptions) (err error) {
+		ok, resp, _, err = c.API.KV().Txn(ops, opts)
+		return err
+	})
 	if err != nil {
-		return nil, Classify(err)
+		return nil, err
 	}
 	if ok {
-		return resp.Results, nil
+		return results, nil
 	}
 	refused := &RefusedError{}
 	for _, e := range resp.Errors {

@@ -60,8 +60,8 @@ func (t roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 			}
 		}
 	}
-	if found, ok := req.Context().Value(pairsKey{}).(*pairs); ok && resp.StatusCode == http.StatusOK {
-		if resp.Body, err = found.read(resp.Body); err != nil {
+	if parser, ok := req.Context().Value(answerKey{}).(*answer); ok && resp.StatusCode == http.StatusOK {
+		if resp.Body, err = parser.read(resp.Body); err != nil {
 			return nil, err
 		}
 	}
