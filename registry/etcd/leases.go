@@ -112,14 +112,17 @@ func (c *Client) Restore(ctx context.Context, n registry.Network, l registry.Lea
 	if err != nil {
 		return err
 	}
-	marker, err := c.own.get(ctx, c.own.keys.marker(n.Name))
+	key := c.own.keys.lease(n.Name, l.Subnets)
+	marker, err := c.own.getIf(ctx, isFree(n, key), c.own.keys.marker(n.Name)) // most hosts find the lease restored
+	if errors.Is(err, errRefused) {
+		err = fmt.Errorf("%w: the subnet is taken", registry.ErrConflict)
+	}
 	if err != nil {
 		return err
 	}
 	if marker == nil {
 		return fmt.Errorf("%w: %s is missing", registry.ErrUncertain, c.own.keys.marker(n.Name))
 	}
-	key := c.own.keys.lease(n.Name, l.Subnets)
 	conditions := []clientv3.Cmp{unchanged(marker.key, marker.modified), isFree(n, key)}
 	if l.Foreign {
 		hold = registry.FlannelTTL // flanneld does not write it before

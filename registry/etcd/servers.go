@@ -187,6 +187,24 @@ func (s *servers) get(ctx context.Context, key string) (*record, error) {
 	return r, registry.Wrap(err, "read %s", key)
 }
 
+// getIf is get under a condition. The error is errRefused when it does not hold.
+func (s *servers) getIf(ctx context.Context, condition clientv3.Cmp, key string) (r *record, err error) {
+	err = s.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
+		resp, err := api.Txn(ctx).If(condition).Then(clientv3.OpGet(key)).Commit()
+		switch {
+		case err != nil:
+			return err
+		case !resp.Succeeded:
+			return errRefused
+		}
+		if found := resp.Responses[0].GetResponseRange().Kvs; len(found) > 0 {
+			r = newRecord(found[0])
+		}
+		return nil
+	})
+	return r, err
+}
+
 // transact carries out the operations if all conditions hold, and returns the revision. The error is errRefused when
 // they do not.
 func (s *servers) transact(ctx context.Context, conditions []clientv3.Cmp, ops ...clientv3.Op) (revision uint64, err error) {

@@ -504,3 +504,27 @@ func TestRestoreFlannelHost(t *testing.T) {
 	}
 	follow(t, c, n, 0, []string{"1", "3"})
 }
+
+// TestRestoreOfATakenSubnet: all hosts try to restore the same leases, so those that find one restored write nothing.
+func TestRestoreOfATakenSubnet(t *testing.T) {
+	t.Parallel()
+	s, _ := ownStore(t, etcdtest.Options{})
+	n := s.define(t, "10.5.0.0/16")
+	lost := acquire(t, s.open(t), n, claimOn(n, 1, 10))
+	c := s.open(t)
+	written := func() uint64 {
+		status, err := s.admin.Status(testContext(t), s.admin.Endpoints()[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return status.RaftIndex
+	}
+	wantErr(t, c.Restore(testContext(t), n, lost, time.Minute), registry.ErrConflict)
+	before := written()
+	for range 10 {
+		wantErr(t, c.Restore(testContext(t), n, lost, time.Minute), registry.ErrConflict)
+	}
+	if after := written(); after != before {
+		t.Errorf("%d writes", after-before)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/lenonet/leno/agent/retry"
@@ -18,10 +19,11 @@ import (
 const expireEvery = 20 * time.Second
 
 // expireEach bounds how many records one host removes at a time: each attempt is a write in the store, and every host
-// makes them. restoreEach bounds how many it restores, which is urgent.
+// makes them. restoreEach bounds how many it restores, which is urgent: about restorers of the hosts try each.
 const (
 	expireEach  = 8
 	restoreEach = 64
+	restorers   = 8
 )
 
 // maintainRecords does, until ctx ends, what any host can do: it restores lost records, removes those that have been
@@ -63,7 +65,10 @@ func (f *Follower) restoreLost(
 	snap, _ := f.Snapshot()
 	lost, found := belief.Restorable(snap.Set.Leases, f.o.Identity().NodeID, before)
 	rand.Shuffle(len(lost), func(i, j int) { lost[i], lost[j] = lost[j], lost[i] })
-	for _, l := range lost[:min(len(lost), restoreEach)] {
+	for _, l := range lost[:restoreShare(len(lost), snap.Set.Leases)] {
+		if now, _ := f.Snapshot(); !isLost(now.Set.Leases, l.Subnet()) { // other hosts restore leases at the same time
+			continue
+		}
 		call, cancel := context.WithTimeout(ctx, retry.CallTimeout)
 		err := f.o.Registry.Restore(call, n, l, f.o.Settings.Hold)
 		cancel()
@@ -77,6 +82,22 @@ func (f *Follower) restoreLost(
 		}
 	}
 	return found
+}
+
+// restoreShare returns how many of so many lost leases this host restores in one pass.
+func restoreShare(lost int, leases []registry.Lease) int {
+	hosts := 1
+	for _, l := range leases {
+		if l.Held() && !l.Missing && !l.Foreign { // flannel restores none
+			hosts++
+		}
+	}
+	return min(lost, restoreEach, restorers*lost/hosts+1)
+}
+
+// isLost reports whether the lease on a subnet is lost.
+func isLost(leases []registry.Lease, subnet netip.Prefix) bool {
+	return slices.ContainsFunc(leases, func(l registry.Lease) bool { return l.Lost && l.Subnet() == subnet })
 }
 
 // expireOnce makes one pass. The snapshot may be late to show hosts that have come back, so it only decides whether the

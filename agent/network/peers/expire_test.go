@@ -24,10 +24,14 @@ type expiring struct {
 
 	restored []string
 	held     time.Duration // for how long a restored lease is kept
+	then     func()        // called by Restore, if set
 }
 
 func (e *expiring) Restore(_ context.Context, _ registry.Network, l registry.Lease, hold time.Duration) error {
 	e.restored, e.held = append(e.restored, l.Node), hold
+	if e.then != nil {
+		e.then()
+	}
 	return e.err
 }
 
@@ -140,6 +144,43 @@ func TestRestoreLost(t *testing.T) {
 	f.restoreLost(t.Context(), registry.Network{Name: "n"}, nil)
 	if len(store.restored) != 1 {
 		t.Errorf("a store that is away was asked %d times", len(store.restored))
+	}
+}
+
+// TestRestoreShare: hosts share the lost leases, and leave those alone that others have restored.
+func TestRestoreShare(t *testing.T) {
+	for _, tt := range []struct{ away, hosts, want int }{
+		{100, 0, restoreEach},
+		{20, 7, 20},
+		{20, 39, 5},
+		{20, 230, 1},
+	} {
+		t.Run(fmt.Sprint(tt.hosts), func(t *testing.T) {
+			var leases []registry.Lease
+			for slot := range tt.away + tt.hosts {
+				l := agenttest.Lease(fmt.Sprintf("h%d", slot), uint64(slot+1), "", 1)
+				if l.Missing, l.Lost = slot < tt.away, slot < tt.away; !l.Lost {
+					l.Session = "s"
+				}
+				leases = append(leases, l)
+			}
+			h := newHost(t)
+			store := &expiring{Registry: h.flaky}
+			f := h.newFollower(store, t.TempDir())
+			show := func(leases []registry.Lease) {
+				f.snapshot.Set(Snapshot{Set: registry.LeaseSet{Leases: leases}, Index: 1, Read: time.Now()})
+			}
+			show(leases)
+			f.restoreLost(t.Context(), registry.Network{Name: "n"}, nil)
+			if len(store.restored) != tt.want {
+				t.Errorf("%d restored, want %d", len(store.restored), tt.want)
+			}
+			store.restored, store.then = nil, func() { show(leases[tt.away:]) }
+			f.restoreLost(t.Context(), registry.Network{Name: "n"}, nil)
+			if len(store.restored) != 1 {
+				t.Errorf("%d restored, although the first was the last that was lost", len(store.restored))
+			}
+		})
 	}
 }
 
