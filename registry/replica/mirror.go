@@ -3,10 +3,13 @@ package replica
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sync/singleflight"
+
+	"github.com/lenonet/leno/registry"
 )
 
 // ErrOutdated means that everything must be read again: changes are no longer known, or the store was set back.
@@ -102,9 +105,14 @@ func (m *Mirror[R]) read(ctx context.Context) (*Tree[R], error) {
 	return now, nil
 }
 
+// shortWatch is how long a watch lasts at least. After one that ended earlier, there is a pause of up to that time: some
+// proxies, and servers that are stopping, end each watch at once.
+const shortWatch = time.Second
+
 // follow follows the changes until the store fails.
 func (m *Mirror[R]) follow(ctx context.Context) error {
 	for {
+		began := time.Now()
 		from, after, err := m.position(ctx)
 		if err == nil {
 			err = m.source.Watch(ctx, after, func(cluster uint64, changes ...Change[R]) error {
@@ -113,6 +121,9 @@ func (m *Mirror[R]) follow(ctx context.Context) error {
 		}
 		if errors.Is(err, ErrOutdated) {
 			err = m.skip(ctx)
+		}
+		if err == nil && time.Since(began) < shortWatch {
+			err = registry.Sleep(ctx, shortWatch/2+rand.N(shortWatch/2))
 		}
 		if err != nil || ctx.Err() != nil {
 			return err
