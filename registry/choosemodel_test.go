@@ -36,17 +36,21 @@ func model(s registry.Situation, c registry.Claim) outcome {
 	for _, l := range s.Leases {
 		lost = lost && (l.NodeID != c.NodeID || l.ModifyIndex < c.Since)
 	}
-	// A lease that came after the one that the host holds does not keep it from what that one says already.
-	mine := slices.IndexFunc(s.Leases, func(l registry.Lease) bool {
-		return l.Held() && l.Session == c.Session && l.NodeID == c.NodeID
-	})
-	isLater := func(l registry.Lease) bool {
-		if mine < 0 {
-			return false
+	// No lease keeps the host from what its own record says already.
+	mine := func(l registry.Lease) bool {
+		if l.Held() {
+			return l.Session == c.Session && l.NodeID == c.NodeID
 		}
-		own := s.Leases[mine]
-		return (l.CreateIndex > own.CreateIndex || l.ModifyIndex > own.ModifyIndex) &&
-			(l.Node != c.Node || own.Node == c.Node) && (!shares(l) || share(l.PublicIPs, own.PublicIPs))
+		return c.Running && c.Since > 0 && l.ModifyIndex >= c.Since && l.NodeID == c.NodeID &&
+			slices.Contains(l.Subnets[:1], c.Prefer)
+	}
+	isSaid := func(l registry.Lease) bool {
+		i := slices.IndexFunc(s.Leases, func(l registry.Lease) bool { return mine(l) && l.Subnets[0] == c.Prefer })
+		if i < 0 {
+			i = slices.IndexFunc(s.Leases, mine)
+		}
+		return i >= 0 && (l.Node != c.Node || s.Leases[i].Node == c.Node) &&
+			(!shares(l) || share(l.PublicIPs, s.Leases[i].PublicIPs))
 	}
 	var out outcome
 	byRank := map[int][]uint64{}
@@ -60,7 +64,7 @@ func model(s registry.Situation, c registry.Claim) outcome {
 			own = id || name
 		case id, name && shares(l):
 			own = true
-		case lost && l.ModifyIndex < c.Since, isLater(l):
+		case lost && l.ModifyIndex < c.Since, isSaid(l):
 		case name:
 			out.errs = append(out.errs, registry.ErrDuplicateNode)
 		case shares(l):

@@ -56,26 +56,33 @@ func Duplicate(l Lease, c Claim) error {
 	return &RivalError{l, fmt.Errorf("%w: host %s holds %s; this host is %s", kind, l.host(), l.Subnet(), c.host().host())}
 }
 
-// IsLater reports whether a lease said later than own, which this host holds, what both say of their hosts. This host
+// IsLater reports whether a lease said later than own, which is this host's, what both say of their hosts. This host
 // keeps its name and addresses then: otherwise any host could stop another one with a record that names it.
 func IsLater(l, own Lease) bool {
 	return l.CreateIndex > own.CreateIndex || l.ModifyIndex > own.ModifyIndex
 }
 
-// heldBy returns the lease that the claim's host holds under the claim's session, nil for none.
-func heldBy(leases []Lease, c Claim) *Lease {
-	i := slices.IndexFunc(leases, func(l Lease) bool { return l.Held() && l.Session == c.Session && l.NodeID == c.NodeID })
-	if i < 0 {
-		return nil
+// ownRecord returns the record that shows what the claim's host has said of itself until now, nil for none: one that the
+// claim's session holds or, if the host has been running since it wrote it, the lapsed one on its subnet. A host that has
+// just started may be one that another of the same name or address has replaced.
+func ownRecord(leases []Lease, c Claim) (own *Lease) {
+	for _, l := range leases {
+		isUsed := l.Subnet() == c.Prefer
+		isOwn := l.Held() && l.Session == c.Session ||
+			!l.Held() && isUsed && c.Running && c.Since != 0 && l.ModifyIndex >= c.Since
+		if l.NodeID == c.NodeID && isOwn && (own == nil || isUsed) {
+			own = &l
+		}
 	}
-	return &leases[i]
+	return own
 }
 
-// Contradicts returns Duplicate's error for a lease and a claim of the host that holds own, nil for none. It returns nil
-// for a lease that came later than own, if own already has all that the claim has in common with it.
+// Contradicts returns Duplicate's error for a lease and a claim of the host whose record is own, nil for none. It returns
+// nil if own already has all that the claim has in common with the lease: otherwise any host could stop another one with a
+// record that names it.
 func Contradicts(l Lease, c Claim, own *Lease) error {
 	err := Duplicate(l, c)
-	if err == nil || own == nil || l.NodeID == c.NodeID || !IsLater(l, *own) {
+	if err == nil || own == nil || l.NodeID == c.NodeID {
 		return err
 	}
 	if l.Node == c.Node && l.Node != own.Node || SameEndpoint(l, c.host()) && !SameEndpoint(l, *own) {
@@ -93,7 +100,7 @@ func Contradicts(l Lease, c Claim, own *Lease) error {
 func duplicates(leases []Lease, c Claim) (first error) {
 	isCurrent := func(l Lease) bool { return l.NodeID == c.NodeID && l.ModifyIndex >= c.Since }
 	lost := c.Running && !slices.ContainsFunc(leases, isCurrent)
-	own := heldBy(leases, c)
+	own := ownRecord(leases, c)
 	for _, l := range leases {
 		err := Contradicts(l, c, own)
 		if err != nil && l.NodeID != c.NodeID {

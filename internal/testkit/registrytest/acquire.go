@@ -374,23 +374,29 @@ var identityTests = []test{
 	}},
 	{"another host takes our name or address later", func(s *suite) {
 		n := s.network("default", wide)
-		r := s.open()
 		c := s.claim(0)
-		l := s.acquire(r, n, c)
+		older := []registry.Lease{s.acquire(s.open(), n, s.claim(6)), s.acquire(s.open(), n, s.claim(7))}
+		l := s.acquire(s.open(), n, c)
 		for i, take := range []func(thief *registry.Lease){
 			func(thief *registry.Lease) { thief.Node = c.Node },
 			func(thief *registry.Lease) { thief.PublicIPs = c.PublicIPs },
 			func(thief *registry.Lease) { thief.Node, thief.PublicIPs = c.Node, c.PublicIPs },
+			// The session of this host ends once, as when Consul's agent is restarted.
+			func(thief *registry.Lease) { *thief, thief.Node, c.Running = older[0], c.Node, true },
+			func(thief *registry.Lease) { *thief, thief.PublicIPs = older[1], c.PublicIPs },
 		} {
-			thief := s.acquire(s.open(), n, s.claim(3+i))
+			thief := s.acquire(s.open(), n, s.claim(8+i))
 			take(&thief)
 			value, err := registry.FormatLease(thief)
 			s.ok(err)
 			s.store.Put(s.T, s.leaseKey(n, thief.Slot), value)
+			if c.Running {
+				s.store.EndSession(s.T, l.Session)
+			}
 			// A running host writes its record again, and so does one that has just started.
 			c.Session, c.Prefer, c.Since, c.MTU = l.Session, l.Subnet(), l.ModifyIndex, c.MTU-1
-			again := s.acquire(r, n, c)
-			if again.Slot != l.Slot || again.Session != l.Session {
+			again := s.acquire(s.open(), n, c) // by a client that knows all records
+			if again.Slot != l.Slot || !c.Running && again.Session != l.Session {
 				s.Errorf("had %+v, has %+v", l, again)
 			}
 			l = again
@@ -398,8 +404,15 @@ var identityTests = []test{
 		// It may not take the address of the other host, though.
 		other := s.acquire(s.open(), n, s.claim(2))
 		c.PublicIPs = other.PublicIPs
-		_, err := r.Acquire(s.ctx(), n, c)
+		c.Session, c.Prefer, c.Since = l.Session, l.Subnet(), l.ModifyIndex
+		_, err := s.open().Acquire(s.ctx(), n, c)
 		s.wantErr(err, registry.ErrDuplicateAddress, other.Node)
+		// A host that has just started may be one that the living host has replaced.
+		s.store.EndSession(s.T, l.Session)
+		c.PublicIPs, c.Running = l.PublicIPs, false
+		if _, err = s.open().Acquire(s.ctx(), n, c); !errors.As(err, new(*registry.RivalError)) {
+			s.Errorf("got %v", err)
+		}
 	}},
 	{"a lapsed host's name and address are free", func(s *suite) {
 		n := s.network("default", wide)
