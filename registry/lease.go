@@ -50,7 +50,8 @@ type Network struct {
 	// host's clock. The zero time stands for never.
 	Restored time.Time
 
-	// RestoredLeases is how many leases that host knew of if the store then had no definition at all, otherwise 0.
+	// RestoredLeases is how many leases there were then as far as that host knew: a host that has none waits until as many
+	// are there again. It becomes 0 when all hosts have had the time to claim theirs.
 	RestoredLeases int
 
 	CreateIndex uint64 // assigned by the store, 0 before the network was stored

@@ -3,6 +3,7 @@ package registry
 import (
 	"crypto/rand"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 )
@@ -37,9 +38,6 @@ const revisionLength = 12
 func (n Network) Replacing(old Network) Network {
 	n.Lineage = Lineage{Revision: rand.Text()[:revisionLength], Generation: min(old.Generation+1, MaxGeneration)}
 	n.FromBlock, n.Restored, n.RestoredLeases = false, old.Restored, old.RestoredLeases
-	if n.Restored.After(time.Now()) {
-		n.Restored, n.RestoredLeases = time.Time{}, 0 // by a clock that is ahead; hosts would wait at each start
-	}
 	if replaced := old.RevisionOrVersion(); replaced != "" {
 		n.Earlier = append(slices.Clone(old.Earlier), replaced)
 		if len(n.Earlier) > MaxEarlier {
@@ -50,9 +48,13 @@ func (n Network) Replacing(old Network) Network {
 }
 
 // Restoring returns n as it is written again to a store that has lost it, or its last change: the same revision, with the
-// present time. Its indexes are 0, and so is RestoredLeases.
-func (n Network) Restoring() Network {
-	n.Revision, n.RestoredLeases = n.RevisionOrVersion(), 0
+// present time. Its indexes are 0. leases is how many there were, 0 if that is not known: there may have been as many as
+// fit.
+func (n Network) Restoring(leases int) Network {
+	if leases == 0 {
+		leases = int(min(n.Plan.Capacity(), math.MaxInt32))
+	}
+	n.Revision, n.RestoredLeases = n.RevisionOrVersion(), leases
 	n.CreateIndex, n.ModifyIndex, n.Restored = 0, 0, time.Now().UTC().Truncate(time.Second)
 	return n
 }

@@ -105,14 +105,20 @@ func TestReplacing(t *testing.T) {
 	}
 }
 
-// TestReplacingKeepsTheLoss: a change says when the definition was restored, unless a clock was ahead.
+// TestReplacingKeepsTheLoss: a change says when the definition was restored, by whatever clock, and how many leases there
+// were.
 func TestReplacingKeepsTheLoss(t *testing.T) {
-	old, past := dualNetwork(t), time.Now().Add(-time.Hour).UTC()
-	for restored, want := range map[time.Time]time.Time{{}: {}, past: past, time.Now().Add(time.Hour): {}} {
-		old.Restored = restored
-		if got := dualNetwork(t).Replacing(old); !got.Restored.Equal(want) || got.FromBlock {
-			t.Errorf("restored at %s: the change says %s, from a block %t", restored, got.Restored, got.FromBlock)
+	for _, ago := range []time.Duration{time.Hour, -time.Hour} {
+		old := dualNetwork(t)
+		old.Restored, old.RestoredLeases = time.Now().Add(-ago), 3
+		if got := dualNetwork(t).Replacing(old); got.Restored != old.Restored || got.RestoredLeases != 3 || got.FromBlock {
+			t.Errorf("restored at %s: the change is %+v", old.Restored, got)
 		}
+	}
+	n := dualNetwork(t)
+	if known, unknown := n.Restoring(3), n.Restoring(0); known.RestoredLeases != 3 ||
+		unknown.RestoredLeases != int(n.Plan.Capacity()) {
+		t.Errorf("restored with %d and %d leases", known.RestoredLeases, unknown.RestoredLeases)
 	}
 }
 
@@ -126,7 +132,7 @@ func TestHistories(t *testing.T) {
 		for range 150 {
 			n := versions[max(0, len(versions)-1-random.IntN(60))] // of a store that was set back to it, or in a later one
 			if random.IntN(4) == 0 {
-				n = versions[len(versions)-1].Restoring()
+				n = versions[len(versions)-1].Restoring(0)
 			}
 			next := n.Replacing(n)
 			changes[next.Revision] = changes[n.Revision] + 1

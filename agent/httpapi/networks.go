@@ -286,7 +286,7 @@ func (b definitionBase) replacement(n registry.Network) registry.Network {
 
 // withRestore returns n as it is written to a store that has lost its last change, and has the given version instead.
 func withRestore(n registry.Network, version uint64) registry.Network {
-	n = n.Restoring()
+	n = n.Restoring(0)
 	n.ModifyIndex = version
 	return n
 }

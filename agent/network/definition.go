@@ -52,9 +52,8 @@ type definitionKeeper struct {
 	leases lostLeases
 
 	known    *belief.Definition // nil if this host does not know one
-	restored time.Time          // when the definition that was last read had been restored, zero for never
+	loss     lastLoss
 	deletion *registry.Deletion // of the network, as far as this host knows; nil for none
-	lossSeen time.Time          // when the definition that was last read was seen to have been restored, zero for never
 	missing  time.Time          // since when other hosts have been seen in a network without a definition
 
 	inForce *watch.Value[registry.Network]
@@ -140,7 +139,7 @@ func (d *definitionKeeper) await(ctx context.Context) (registry.Network, error) 
 			reason = fmt.Sprintf("the network was deleted at %s: `leno network apply` defines it again",
 				deleted.Time.UTC().Format(time.RFC3339))
 		case errors.Is(err, registry.ErrNetworkNotFound):
-			reason = d.undefined(err)
+			reason = undefined(d.deps.Store.Kind, err)
 		case errors.Is(err, definition.ErrNotDefinable), errors.Is(err, errDefinitionLost):
 			reason = err.Error()
 		case errors.Is(err, registry.ErrInvalid):
@@ -161,10 +160,10 @@ func (d *definitionKeeper) await(ctx context.Context) (registry.Network, error) 
 	}
 }
 
-// undefined returns the reason for waiting while the store has no definition of the network. err says where it would be.
-func (d *definitionKeeper) undefined(err error) string {
+// undefined returns the reason for waiting while a store has no definition of the network. err says where it would be.
+func undefined(store string, err error) string {
 	remedy := "use `leno network apply` or give its block a prefix"
-	if d.deps.Store.Kind == config.StoreKubernetes { // flannel's operator defines it
+	if store == config.StoreKubernetes { // flannel's operator defines it
 		remedy = "check the kubernetes block"
 	}
 	return fmt.Sprintf("waiting for the network to be defined: %s (%v)", remedy, err)
@@ -222,19 +221,12 @@ func (d *definitionKeeper) abandon() {
 	d.deps.Left.Set(struct{}{})
 }
 
-// restoredFor is how long ago a definition, by its own account, may have been restored for this host to take it for
-// restored just now: it is another host's clock that says so, and it may be wrong by hours.
-const restoredFor = 24 * time.Hour
-
 // confirm records that the store has the definition. asked is when the store was asked for it: since then, this process
 // may have been suspended and the network deleted. A definition that was restored shows a loss that this host may not have
 // seen.
 func (d *definitionKeeper) confirm(n registry.Network, asked time.Time) {
-	if !n.Restored.Equal(d.restored) {
-		d.restored, d.lossSeen = n.Restored, time.Now()
-		if time.Since(n.Restored) < restoredFor {
-			d.leases.note(n.RestoredLeases)
-		}
+	if d.loss.isNew(n, d.config.Lease) {
+		d.leases.note(n.RestoredLeases)
 	}
 	now, isDiverged := d.known.Confirm(n, asked)
 	if isDiverged {
@@ -368,7 +360,7 @@ func (d *definitionKeeper) watch(ctx context.Context, n registry.Network) error 
 			if failing {
 				d.report.Check(health.Network, api.Passing, d.definedReason())
 			}
-			restore, failing = time.Time{}, false
+			restore, failing, due = time.Time{}, false, d.settle(ctx, n)
 		case verdict != belief.Lost:
 			failing = true
 		case restore.IsZero():
@@ -398,10 +390,11 @@ func (d *definitionKeeper) watch(ctx context.Context, n registry.Network) error 
 		case <-setBack:
 			_, _, setBack = d.deps.Store.SetBack.Get()
 			mark = time.After(rand.N(d.deps.Store.Outage.Policy.RestoreInUse))
+			d.loss.postpone(d.config.Lease)
 		case <-mark:
 			mark = nil
-			if verdict == belief.InForce {
-				d.markSetBack(ctx, n)
+			if verdict == belief.InForce && d.markSetBack(ctx, n) {
+				mark = time.After(d.restoreAfter())
 			}
 		}
 	}

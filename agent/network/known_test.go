@@ -144,7 +144,7 @@ func TestOlderDefinitionRestored(t *testing.T) {
 }
 
 // TestRestoredDefinitionShowsTheLoss: a host that reads a definition that another one has restored knows that the
-// store may just have lost leases, whatever the difference between their clocks.
+// store may lack leases until a host writes that all are there, whatever the difference between their clocks.
 func TestRestoredDefinitionShowsTheLoss(t *testing.T) {
 	now := time.Now().UTC().Truncate(time.Second)
 	before := now.Add(-time.Hour)
@@ -152,24 +152,25 @@ func TestRestoredDefinitionShowsTheLoss(t *testing.T) {
 		name     string
 		last     time.Time // when the definition that the keeper read before had been restored
 		restored time.Time
+		leases   int
 		want     bool
 	}{
-		{"never restored", time.Time{}, time.Time{}, false},
-		{"restored since, or a new host, or one that has reloaded its configuration", time.Time{}, now, true},
-		{"restored again since", before, now, true},
-		{"by a clock that is behind", time.Time{}, now.Add(-23 * time.Hour), true},
-		{"by a clock that is ahead", time.Time{}, now.Add(23 * time.Hour), true},
-		{"days ago", time.Time{}, now.Add(-25 * time.Hour), false},
-		{"seen before", now, now, false},
+		{"never restored", time.Time{}, time.Time{}, 0, false},
+		{"restored since, or a new host, or one that has reloaded its configuration", time.Time{}, now, 7, true},
+		{"restored again since", before, now, 7, true},
+		{"by a clock that is behind", time.Time{}, now.AddDate(-1, 0, 0), 7, true},
+		{"by a clock that is ahead", time.Time{}, now.AddDate(1, 0, 0), 7, true},
+		{"and all hosts have claimed since", time.Time{}, now, 0, false},
+		{"seen before", now, now, 7, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h := newHost(t, memory.New(), "a")
 			n := registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22"),
-				Backend: agenttest.Backend(t, "recorder", ""), Restored: tt.restored, RestoredLeases: 7}
+				Backend: agenttest.Backend(t, "recorder", ""), Restored: tt.restored, RestoredLeases: tt.leases}
 			must(t, h.store.Client().PutNetwork(t.Context(), n))
 			d := h.runner().definition
 			noted := -1
-			d.leases.note, d.restored = func(leases int) { noted = leases }, tt.last
+			d.leases.note, d.loss.restored = func(leases int) { noted = leases }, tt.last
 			_, err := d.find(t.Context())
 			must(t, err)
 			if tt.want && noted != 7 || !tt.want && noted != -1 {
@@ -212,7 +213,7 @@ func TestSetForward(t *testing.T) {
 	restored := d.known.Network
 	restored.Revision, restored.Earlier = abandoned.Revision, restored.Earlier[:1]
 	coloured(t, "abandoned")(&restored)
-	must(t, h.store.Client().PutNetwork(t.Context(), restored.Restoring()))
+	must(t, h.store.Client().PutNetwork(t.Context(), restored.Restoring(0)))
 	inForce("abandoned")
 }
 

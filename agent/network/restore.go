@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/network/peers"
 	"github.com/lenonet/leno/agent/state"
@@ -26,13 +27,12 @@ func (d *definitionKeeper) restore(ctx context.Context, n registry.Network) erro
 	default:
 		return err
 	}
-	n = n.Restoring()
+	n = n.Restoring(d.leases.count())
 	n.ModifyIndex = have.ModifyIndex
 	if deleted, ok := errors.AsType[*registry.DeletedError](err); ok {
 		n.ModifyIndex = deleted.ModifyIndex
 	} else if err != nil {
 		n.ModifyIndex = registry.Absent // a record that is written from now on may be a deletion
-		n.RestoredLeases = d.leases.count()
 	}
 	switch err := d.deps.Store.Registry.PutNetwork(ctx, n); {
 	case errors.Is(err, registry.ErrConflict): // another host was first, or an operator has deleted the network
@@ -59,20 +59,67 @@ func countLeases(f *peers.Follower) int {
 }
 
 // markSetBack writes n, which the store has, as restored, after the store was set back. Hosts that start now see in no
-// other way that the store may lack leases, and wait for their hosts. One host does so for all.
-func (d *definitionKeeper) markSetBack(ctx context.Context, n registry.Network) {
-	if n.Foreign || time.Since(d.lossSeen) < d.config.Lease.TTL {
-		return
+// other way that the store may lack leases, and wait for their hosts. One host does so for all. again means that the
+// definition was changed at the same time, maybe without saying so.
+func (d *definitionKeeper) markSetBack(ctx context.Context, n registry.Network) (again bool) {
+	if n.Foreign || time.Since(d.loss.seen) < d.config.Lease.TTL {
+		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	marked := n.Restoring()
+	marked := n.Restoring(d.leases.count())
 	marked.ModifyIndex = n.ModifyIndex
 	if err := d.deps.Store.Registry.PutNetwork(ctx, marked); err != nil {
 		d.report.Log().Debug("could not write that the store was set back, another host may have", "error", err)
-		return
+		return errors.Is(err, registry.ErrConflict)
 	}
 	d.report.Log().Warn("the store was set back: new hosts wait until the others have claimed again")
+	return false
+}
+
+// lastLoss is what this process knows of the last time that the store lost leases, by what the definition says.
+type lastLoss struct {
+	restored time.Time // Restored of the definition that was last read
+	seen     time.Time // when this process saw that leases are lacking, zero for never
+	settled  time.Time // when this host takes them for there again
+}
+
+// isNew reports whether n, which the store has, says of another loss than the definition that was read before.
+func (l *lastLoss) isNew(n registry.Network, lease config.Lease) bool {
+	if n.Restored.Equal(l.restored) {
+		return false
+	}
+	l.restored = n.Restored
+	if n.RestoredLeases == 0 {
+		return false
+	}
+	l.seen = time.Now()
+	l.postpone(lease)
+	return true
+}
+
+// postpone gives hosts the time from now on to claim their leases again. It ends at another time on each host.
+func (l *lastLoss) postpone(lease config.Lease) {
+	settle := peers.SettleTime(lease)
+	l.settled = time.Now().Add(settle + rand.N(settle))
+}
+
+// settle writes that new hosts need not wait for others any more, when all hosts have had the time to claim their leases
+// again since this one saw the loss. One host does so for all. settle returns when to call it again, nil for never.
+func (d *definitionKeeper) settle(ctx context.Context, n registry.Network) <-chan time.Time {
+	if n.RestoredLeases == 0 {
+		return nil
+	}
+	if !time.Now().Before(d.loss.settled) {
+		d.loss.postpone(d.config.Lease) // if this does not succeed
+		ctx, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		n.RestoredLeases = 0
+		if err := d.deps.Store.Registry.PutNetwork(ctx, n); err != nil {
+			d.report.Log().Debug("could not write that lost leases are there again, another host may have", "error", err)
+		}
+	}
+	return time.After(time.Until(d.loss.settled))
 }
 
 // restoreAfter returns how long to wait before a lost definition is restored. Hosts that use it come before those that

@@ -82,7 +82,7 @@ func (w *definitions) look(i int) {
 			w.t.Fatalf("host %d goes back to generation %d from %d", i, n.Generation, known.Network.Generation)
 		}
 	case Lost:
-		w.write(known.Network.Restoring(), nil)
+		w.write(known.Network.Restoring(0), nil)
 	case Ended:
 		deleted := &registry.DeletedError{}
 		if known != nil && errors.As(err, &deleted) && !slices.Contains(deleted.Earlier, first(known.Network)) &&
