@@ -115,6 +115,13 @@ func TestSuperseded(t *testing.T) {
 			a.check(health.Lease, api.Warning, "waiting for a lease")
 			a.loses(subnet)
 		}},
+		{"its record is gone while the store grants nothing", func(a *member, subnet netip.Prefix) {
+			a.registry.SetOne("Acquire", registry.ErrLeasesLost)
+			a.store.Delete(leaseKey(subnet))
+			a.check(health.Lease, api.Warning, "waiting for a lease")
+			time.Sleep(time.Minute)
+			a.loses(subnet)
+		}},
 	} {
 		for _, back := range []string{"another slot", "the former slot"} {
 			simulated(t, tt.name+", then "+back, func(t *testing.T) {

@@ -90,8 +90,8 @@ func (k *Keeper) acquireOnce(ctx context.Context, n registry.Network, claim regi
 		lease, err := k.o.Registry.Acquire(ctx, n, claim)
 		k.report.Count(telemetry.LeaseClaims, 1, telemetry.Result(err))
 		if err != nil {
-			refused := errors.Is(err, registry.ErrNetworkFull) || errors.Is(err, registry.ErrDenied)
-			if refused && !looked && isRemembered(claim) { // another host may have taken the subnet by now
+			isAnswer := !report.Away(err) || errors.Is(err, registry.ErrDenied)
+			if isAnswer && !looked && isRemembered(claim) { // another host may have taken the subnet by now
 				record, _, _ = k.o.Registry.WatchLease(ctx, n, claim.Prefer, 0)
 			}
 			if isAnothers(record, claim) {
