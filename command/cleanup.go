@@ -26,8 +26,8 @@ Removes every device, route, neighbour, routing rule, firewall rule and file
 that leno created on this host, and this host's leases, sessions and service
 from the store. Objects that only look like leno's are listed and kept.
 
-Stop the agent first. Pass its configuration files if they still exist: they
-name the state directory and the store. Configuration files, log files and
+Stop the agent first. Pass its configuration files if they exist: they name
+the state directory and the store. Configuration files, log files and
 ip_forward stay. To make a running agent leave one network, use
 leno lease release.
 
@@ -38,7 +38,8 @@ leno lease release.
                                 subnet for this host
 
 Needs root. Exits 1 if an agent is running, or if something could not be
-removed, which it lists with the reason.`,
+removed, which it lists with the reason. If a device or route stays, so does
+its network's lease.`,
 		Flags: c.register, Predict: complete.PredictNothing,
 		Run: func(ctx context.Context, _ []string) error { return c.run(ctx) },
 	}

@@ -16,7 +16,8 @@ func leaseReleaseSpec(m cli.Meta) cli.Spec {
 Makes the agent give up its own lease and remove its part of the network:
 device, routes, firewall rules and subnet file. Other hosts can take the
 subnet at once. The agent stays out of the network until it is restarted or
-reloaded. Use it before you retire a host.
+reloaded. Use it before you retire a host. Fails if something cannot be
+removed; the agent retries.
 
   $ leno lease release
   $ leno lease release blue`,

@@ -105,7 +105,7 @@ type Report struct {
 // Run removes leno's leftovers from this host, and this host's records from the store, including those of an agent that
 // was killed and of earlier versions. If a file is broken or missing, Run may find less. It stops packets first, then
 // removes rules and files, and releases the lease last, so that no other host gets the subnet while packets still flow
-// here.
+// here. If a device or a route stays, the lease does, too.
 //
 // An error says that nothing was removed, because an agent runs here or rights are missing. The report contains what
 // could not be removed.
@@ -128,11 +128,7 @@ func Run(ctx context.Context, c config.Config, o Options) (Report, error) {
 		cl.findRecords(ctx)
 	}
 	cl.findIdentity()
-	if o.DryRun {
-		cl.report.Removed = append(cl.report.Removed, cl.found...)
-	} else {
-		cl.removeAll(ctx)
-	}
+	cl.removeAll(ctx)
 	var errs []error
 	for _, end := range cl.closers {
 		errs = append(errs, end())
@@ -202,11 +198,16 @@ func (c *cleaner) addForeign(l Leftover, format string, args ...any) {
 	c.report.Foreign = append(c.report.Foreign, l)
 }
 
-// removeAll removes what was found, and continues after failures.
+// removeAll removes what was found, and continues after failures. A dry run only lists it.
 func (c *cleaner) removeAll(ctx context.Context) {
 	for _, l := range c.found {
-		err := l.remove(ctx)
+		err := whyKept(l, c.report.Left)
+		if err == nil && !c.o.DryRun {
+			err = l.remove(ctx)
+		}
 		switch {
+		case err == nil && c.o.DryRun:
+			c.report.Removed = append(c.report.Removed, l)
 		case err == nil:
 			c.log.Info("removed", "kind", l.Kind, "name", l.Name)
 			c.report.Removed = append(c.report.Removed, l)
@@ -214,6 +215,22 @@ func (c *cleaner) removeAll(ctx context.Context) {
 			c.addLeft(l, err)
 		}
 	}
+}
+
+// whyKept returns why a leftover must not be removed: a lease stays as long as a device or a route of its network is left,
+// also one of which the network is not known.
+func whyKept(l Leftover, left []Leftover) error {
+	if l.Kind != Lease {
+		return nil
+	}
+	for _, other := range left {
+		carries := other.Kind == Device || other.Kind == Route
+		if carries && (other.Network == "" || other.Network == l.Network) {
+			return fmt.Errorf("packets may still flow here, so no other host may get the subnet: remove the %s %s first",
+				other.Kind, other.Name)
+		}
+	}
+	return nil
 }
 
 // isWanted reports whether the leftovers of a network are to be removed.

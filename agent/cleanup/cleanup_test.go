@@ -336,6 +336,55 @@ func TestStore(t *testing.T) {
 	}
 }
 
+// TestLeaseStaysWithTheDatapath: the lease of a network is not released while its device or a route stays.
+func TestLeaseStaysWithTheDatapath(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		found *Leftover // cannot be removed
+		left  *Leftover // is known not to be removable
+		o     Options
+		want  []string
+	}{
+		{"nothing stays", nil, nil, Options{}, []string{"release blue", "release green"}},
+		{"a device", &Leftover{Kind: Device, Network: "blue"}, nil, Options{}, []string{"release green"}},
+		{"a device that a process reads", nil, &Leftover{Kind: Device, Network: "blue"}, Options{}, []string{"release green"}},
+		{"such a device, in a dry run", nil, &Leftover{Kind: Device, Network: "blue"}, Options{DryRun: true}, []string{"would release green"}},
+		{"a route", &Leftover{Kind: Route, Network: "green"}, nil, Options{}, []string{"release blue"}},
+		{"a route of an unknown network", &Leftover{Kind: Route}, nil, Options{}, nil},
+		{"a file", &Leftover{Kind: File, Network: "blue"}, nil, Options{}, []string{"release blue", "release green"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := newCleaner(config.Config{}, tt.o)
+			if tt.left != nil {
+				c.addLeft(*tt.left, errors.New("a process reads it"))
+			}
+			if tt.found != nil {
+				c.add(*tt.found, func(context.Context) error { return errors.New("device or resource busy") })
+			}
+			var done []string
+			for _, network := range []string{"blue", "green"} {
+				c.add(Leftover{Kind: Lease, Network: network}, func(context.Context) error {
+					done = append(done, "release "+network)
+					return nil
+				})
+			}
+			c.removeAll(t.Context())
+			if tt.o.DryRun {
+				for _, l := range c.report.Removed {
+					done = append(done, "would release "+l.Network)
+				}
+			}
+			if diff := cmp.Diff(tt.want, done); diff != "" {
+				t.Error(diff)
+			}
+			leases := slices.DeleteFunc(slices.Clone(c.report.Left), func(l Leftover) bool { return l.Kind != Lease })
+			if len(leases)+len(tt.want) != 2 {
+				t.Errorf("left %+v", c.report.Left)
+			}
+		})
+	}
+}
+
 // TestRefuses: nothing is removed while an agent uses the data_dir.
 func TestRefuses(t *testing.T) {
 	dir := littered(t)

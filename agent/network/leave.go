@@ -17,25 +17,59 @@ const leaveTimeout = 15 * time.Second
 
 // LeaveSaved removes what an earlier process left of a network in which no runner runs, and releases its lease.
 func LeaveSaved(ctx context.Context, deps *Deps, c config.Config, local config.Network) {
-	New(deps, c, local, nil).tearDown(ctx, true)
+	newRemoval(New(deps, c, local, nil), true).leave(ctx)
 	deps.Reports.Health.Forget(local.Name)
 }
 
-// tearDown removes everything of the network from this host: datapath, rules, files and, if release is set, the lease.
-// The lease is released last, so that no other host gets the subnet while packets still flow here, and has a time limit
-// of its own, so that a store that hangs does not use up the time for the datapath. tearDown continues after failures
-// and logs them. ctx may have ended.
-func (r *Runner) tearDown(ctx context.Context, release bool) {
+// A removal removes everything of a network from this host: datapath, rules, files and, if release is set, the lease. The
+// lease is released last, so that no other host gets the subnet while packets still flow here. As long as the datapath
+// cannot be removed, the state file stays, too: it says what to remove.
+type removal struct {
+	*Runner
+	release bool
+	before  state.Network
+}
+
+// newRemoval returns the removal of a runner's network.
+func newRemoval(r *Runner, release bool) *removal { return &removal{r, release, savedState(r.state)} }
+
+// leave removes the network, and retries for leaveTimeout if the datapath cannot be removed. After that, the next start or
+// reload without the network finds the state file. ctx may have ended.
+func (r *removal) leave(ctx context.Context) {
+	if r.tearDown(ctx) == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	defer cancel()
+	r.retry(ctx)
+}
+
+// leaveDeleted removes a deleted network, and retries until ctx ends if the datapath cannot be removed. The lease does not
+// wait for that: without a definition, no other host can get the subnet, and none would remove the record if this host
+// ended before.
+func (r *removal) leaveDeleted(ctx context.Context) {
+	if r.tearDown(ctx) == nil {
+		return
+	}
+	if err := r.lease.GiveUp(ctx, r.before); err != nil {
+		r.report.Log().Error("lease was not released", "error", err)
+	}
+	r.release = false
+	r.report.SetState("deleted, its datapath is being removed")
+	r.retry(ctx)
+}
+
+// tearDown removes everything once. It continues after failures and logs them. It returns an error if the datapath is left,
+// for retry. The lease has a time limit of its own, so that a store that hangs does not use up the time for the datapath.
+// ctx may have ended.
+func (r *removal) tearDown(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
 	here, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
-	before, err := r.state.Load()
-	if err != nil {
-		before = state.Network{} // says too little
-	}
-	errs := []error{r.datapath.Remove(here, before)}
-	if before.Superseded {
-		r.withdrawn.begin(before.Backend, before.Pools)
+	left := r.datapath.Remove(here, r.before)
+	errs := []error{left}
+	if r.before.Superseded {
+		r.withdrawn.begin(r.before.Backend, r.before.Pools)
 	}
 	var n registry.Network
 	if known := rememberedDefinition(r.config.DataDir, r.local.Name); known != nil {
@@ -43,9 +77,9 @@ func (r *Runner) tearDown(ctx context.Context, release bool) {
 	}
 	errs = append(errs, r.withdrawn.end(here, n))
 	r.deps.Rules.Foreign.Drop(r.local.Name)
-	errs = append(errs, r.deps.Rules.Keeper.Drop(here, r.local.Name), r.removeFiles(before))
-	if release {
-		errs = append(errs, r.lease.GiveUp(ctx, before))
+	errs = append(errs, r.deps.Rules.Keeper.Drop(here, r.local.Name), r.file.remove(r.before.SubnetFile))
+	if left == nil {
+		errs = append(errs, r.finish(ctx))
 	}
 	r.deps.Claims.give(r.local.Name)
 	r.previous = netip.Prefix{}
@@ -57,15 +91,32 @@ func (r *Runner) tearDown(ctx context.Context, release bool) {
 	if err := errors.Join(errs...); err != nil {
 		r.report.Log().Error("network was not removed completely", "error", err)
 	}
+	return left
 }
 
-// removeFiles removes the network's files, including those that a killed process left unfinished and those that a
-// process set aside because it could not parse them.
-func (r *Runner) removeFiles(before state.Network) error {
+// retry tries to remove the datapath that tearDown has left, until that succeeds or ctx ends. Then it removes the rest.
+func (r *removal) retry(ctx context.Context) {
+	ctx, done := context.WithCancel(ctx)
+	defer done()
+	_ = r.datapath.KeepRefused(ctx, nil, func(ctx context.Context) error { // ends with ctx
+		if err := r.datapath.Remove(ctx, r.before); err != nil {
+			return err
+		}
+		r.report.Log().Info("datapath is removed")
+		if err := r.finish(ctx); err != nil {
+			r.report.Log().Error("network was not removed completely", "error", err)
+		}
+		done()
+		return nil
+	})
+}
+
+// finish removes what stays until the datapath is removed: the network's files and, if release is set, the lease. The files
+// include those that a killed process left unfinished and those that a process set aside because it could not parse them.
+func (r *removal) finish(ctx context.Context) error {
 	dir, network := r.config.DataDir, r.local.Name
 	file := state.Path(dir, network)
-	return errors.Join(
-		r.file.remove(before.SubnetFile),
+	err := errors.Join(
 		removeFiles(slices.Concat(
 			[]string{file, file + state.BadSuffix},
 			state.Unfinished(file),
@@ -73,4 +124,17 @@ func (r *Runner) removeFiles(before state.Network) error {
 		)),
 		state.RemovePeers(dir, network),
 	)
+	if r.release {
+		err = errors.Join(err, r.lease.GiveUp(context.WithoutCancel(ctx), r.before))
+	}
+	return err
+}
+
+// savedState returns the content of a state file, nothing if it cannot be parsed: it then says too little.
+func savedState(f *state.File) state.Network {
+	before, err := f.Load()
+	if err != nil {
+		return state.Network{}
+	}
+	return before
 }

@@ -3,21 +3,27 @@ package network
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// TestTearDown: tearing down goes on past failures, and removes by the state file what this process never built.
+// TestTearDown: tearing down goes on past failures, and removes by the state file what this process never built. While a
+// datapath is left, the lease and the state stay.
 func TestTearDown(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -49,7 +55,10 @@ func TestTearDown(t *testing.T) {
 			mine := hostClaim{pools: n.Plan.Prefixes()}
 			must(t, h.deps.Claims.take("n", mine))
 			h.wall.err = tt.wall
-			r.tearDown(context.Background(), true)
+			left := newRemoval(r, true).tearDown(context.Background())
+			if !errors.Is(left, tt.fail) || (left == nil) != (tt.fail == nil) {
+				t.Errorf("left: %v", left)
+			}
 			if diff := cmp.Diff(tt.story, h.datapath.passes); diff != "" {
 				t.Error(diff)
 			}
@@ -59,18 +68,82 @@ func TestTearDown(t *testing.T) {
 			if err := h.deps.Claims.take("other", mine); err != nil {
 				t.Errorf("the pools are not free: %v", err)
 			}
-			if exists(r.local.SubnetFile) || exists(state.Path(h.config.DataDir, "n")) {
-				t.Error("files stay")
-			}
-			if got := tree(t, h.config.DataDir); len(got) != 0 {
-				t.Errorf("in the state directory %q stay", got)
+			if exists(r.local.SubnetFile) {
+				t.Error("the subnet file stays")
 			}
 			if got := state.Unfinished(r.local.SubnetFile); len(got) != 0 {
 				t.Errorf("%q stay", got)
 			}
+			if tt.fail != nil {
+				if keys := h.store.Keys(memory.Prefix + "/leases/n/1"); len(keys) == 0 || !exists(state.Path(h.config.DataDir, "n")) {
+					t.Errorf("leases %v, or the state, went before the datapath", keys)
+				}
+				h.datapath.fail = nil
+				newRemoval(r, true).leave(context.Background())
+			}
+			if got := tree(t, h.config.DataDir); len(got) != 0 {
+				t.Errorf("in the state directory %q stay", got)
+			}
 			if keys := h.store.Keys(memory.Prefix + "/leases/n/1"); len(keys) != 0 {
 				t.Errorf("leases %v", keys)
 			}
+		})
+	}
+}
+
+// TestLeavingIsRetried: a datapath that cannot be removed is removed later, whatever made the host leave. Until then, its
+// state stays, and its lease unless the network is deleted.
+func TestLeavingIsRetried(t *testing.T) {
+	stop := func(a *member) {
+		a.run.SetEnding(Leave)
+		go a.stop()
+	}
+	for _, tt := range []struct {
+		name   string
+		leave  func(a *member)
+		record bool // whether the lease stays
+		shows  bool // whether a check shows it
+		fails  time.Duration
+	}{
+		{"released", func(a *member) {
+			err := a.run.Release(a.t.Context(), "")
+			if err == nil || !strings.Contains(err.Error(), "the lease was released, but") || !strings.Contains(err.Error(), "no such device") {
+				a.t.Errorf("the request was answered with %v", err)
+			}
+		}, false, true, time.Hour},
+		{"deleted", func(a *member) { a.remove() }, false, true, time.Hour},
+		{"stopped", stop, true, true, leaveTimeout / 2},
+		{"stopped, and started without the network", stop, true, false, 2 * leaveTimeout},
+	} {
+		simulated(t, tt.name, func(t *testing.T) {
+			a := newMember(t, memory.New(), "a")
+			a.config.Lease.TTL = time.Minute
+			a.start().ready()
+			subnet := a.subnet()
+			a.applies(a.with())
+			a.kernel.setFail(errors.New("no such device"))
+			tt.leave(a)
+			time.Sleep(tt.fails)
+			if tt.shows {
+				a.check(health.Routes, api.Critical, "no such device")
+			}
+			if !exists(state.Path(a.config.DataDir, "n")) || exists(a.config.Networks[0].SubnetFile) {
+				t.Error("there is no state file, or still a subnet file")
+			}
+			if _, _, found := a.store.Get(leaseKey(subnet)); found != tt.record {
+				t.Errorf("the store has a record: %t", found)
+			}
+			a.kernel.setFail(nil)
+			if tt.fails > leaveTimeout && tt.record {
+				LeaveSaved(t.Context(), a.deps, a.config, a.config.Networks[0])
+			}
+			a.applies("zero")
+			agenttest.Eventually(t, func() error {
+				if _, _, found := a.store.Get(leaseKey(subnet)); found || exists(state.Path(a.config.DataDir, "n")) || a.reason(health.Routes) != "" {
+					return fmt.Errorf("the store has a record: %t; or the state stays", found)
+				}
+				return nil
+			})
 		})
 	}
 }
@@ -109,12 +182,12 @@ func TestTearDownAfterTheEnd(t *testing.T) {
 	r.lease.Lease().Set(l)
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
-	r.tearDown(ended, true)
+	_ = newRemoval(r, true).tearDown(ended)
 	if h.registry.Count("own Release") != 1 {
 		t.Error("the lease was not released")
 	}
 	r.lease.Lease().Set(l)
-	r.tearDown(ended, false)
+	_ = newRemoval(r, false).tearDown(ended)
 	if h.registry.Count("own Release") != 1 {
 		t.Error("released although it already was")
 	}
@@ -126,7 +199,7 @@ func TestTearDownLeavesTheFilesOfOthers(t *testing.T) {
 	r := h.runner()
 	const theirs = "FLANNEL_SUBNET=10.9.1.1/24\n"
 	must(t, state.WriteFile(r.local.SubnetFile, []byte(theirs), 0o644))
-	r.tearDown(context.Background(), false)
+	_ = newRemoval(r, false).tearDown(context.Background())
 	if data, err := os.ReadFile(r.local.SubnetFile); err != nil || string(data) != theirs {
 		t.Errorf("%q, %v", data, err)
 	}

@@ -205,7 +205,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	// Without its name, this host cannot give up anything.
 	if err == nil && Ending(r.ending.Load()) == Leave && r.deps.Identity.IsSettled() {
 		r.report.Event(api.EventNetwork, api.Info, "leaving the network", map[string]string{"change": "left"})
-		r.tearDown(ctx, true)
+		newRemoval(r, true).leave(ctx)
 	}
 	return err
 }
@@ -228,11 +228,15 @@ func (r *Runner) rounds(ctx context.Context) error {
 			log.Warn("lease was released by request, the network stays down until a restart or reload")
 			r.report.Event(api.EventLease, api.Warning, "the lease was "+lease.ReleasedAdvice,
 				map[string]string{"change": "released"})
-			r.tearDown(ctx, false)
+			removal := newRemoval(r, false)
+			left := removal.tearDown(ctx)
 			r.report.Unused(report.Session)
 			r.report.Check(health.Lease, api.Warning, lease.ReleasedAdvice)
 			r.report.SetState(lease.ReleasedAdvice)
-			r.lease.ConfirmRelease()
+			r.lease.ConfirmRelease(left)
+			if left != nil {
+				removal.retry(ctx)
+			}
 			<-ctx.Done()
 			return nil
 		case ctx.Err() != nil:
@@ -246,7 +250,7 @@ func (r *Runner) rounds(ctx context.Context) error {
 			log.Warn("network was deleted, leaving it")
 			r.report.Event(api.EventNetwork, api.Warning, "the network was deleted, leaving it",
 				map[string]string{"change": "deleted"})
-			r.tearDown(ctx, true)
+			newRemoval(r, true).leaveDeleted(ctx)
 			if follower, ok := r.deps.Store.Registry.(registry.Follower); ok {
 				follower.Forget(r.local.Name)
 			}

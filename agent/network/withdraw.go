@@ -36,10 +36,7 @@ func (r *Runner) withdraw(ctx context.Context, lost *lease.SupersededError) {
 	for _, check := range []string{health.Device, health.Routes, health.Forwarding} {
 		r.report.Forget(check)
 	}
-	before, err := r.state.Load()
-	if err != nil {
-		before = state.Network{} // says too little
-	}
+	before := savedState(r.state)
 	n, _, _ := r.definition.inForce.Get()
 	pools := r.withdrawn.begin(n.Backend, r.plan.Prefixes())
 	ctx, done := context.WithCancel(ctx)

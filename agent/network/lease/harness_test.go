@@ -157,7 +157,7 @@ func (h *host) start() *host {
 		}
 		k.Reset()
 		k.report.SetState(ReleasedAdvice)
-		k.ConfirmRelease()
+		k.ConfirmRelease(nil)
 		<-ctx.Done()
 		exited <- ErrReleased
 	})

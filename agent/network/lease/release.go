@@ -23,8 +23,8 @@ type releases struct {
 
 	granted context.Context // a release was granted; no claim may follow
 	grant   context.CancelFunc
-	left    context.Context // the host has left the network
-	leave   context.CancelFunc
+	left    context.Context // the host has left the network, or could not leave it: the cause says why
+	leave   context.CancelCauseFunc
 	closed  context.Context // no request will be served any more
 	close   context.CancelFunc
 }
@@ -32,7 +32,7 @@ type releases struct {
 func newReleases() releases {
 	r := releases{turn: make(chan struct{}, 1)}
 	r.granted, r.grant = context.WithCancel(context.Background())
-	r.left, r.leave = context.WithCancel(context.Background())
+	r.left, r.leave = context.WithCancelCause(context.Background())
 	r.closed, r.close = context.WithCancel(context.Background())
 	return r
 }
@@ -52,7 +52,7 @@ func (r *releases) claim(ctx context.Context, claim func() (registry.Lease, erro
 }
 
 // Release releases this host's lease under the caller's token. It blocks until the store has refused that, or until
-// ConfirmRelease says that the host has left the network.
+// ConfirmRelease says whether the host has left the network.
 func (k *Keeper) Release(ctx context.Context, token string) error {
 	stopped := api.Errorf(http.StatusServiceUnavailable,
 		"network %s: the lease cannot be released now: this host's part in the network is being stopped", k.o.Network)
@@ -75,6 +75,10 @@ func (k *Keeper) Release(ctx context.Context, token string) error {
 	}
 	select {
 	case <-k.releases.left.Done():
+		if err := context.Cause(k.releases.left); !errors.Is(err, context.Canceled) {
+			return fmt.Errorf("network %s: the lease was released, but the datapath cannot be removed from this host; "+
+				"the agent tries again: %w", k.o.Network, err)
+		}
 		return nil
 	case <-k.releases.closed.Done():
 		return stopped
@@ -123,8 +127,9 @@ func (k *Keeper) Outcome() error {
 	return err
 }
 
-// ConfirmRelease answers the request that was granted: the host has left the network.
-func (k *Keeper) ConfirmRelease() { k.releases.leave() }
+// ConfirmRelease answers the request that was granted: the host has left the network or, if err is not nil, could not
+// leave it.
+func (k *Keeper) ConfirmRelease(err error) { k.releases.leave(err) }
 
 // Close makes Release return at once, because no request will be served any more. Calling it again does nothing.
 func (k *Keeper) Close() { k.releases.close() }

@@ -124,7 +124,7 @@ func TestReleaseBetweenTwoRounds(t *testing.T) {
 		wantRefusal(t, err, http.StatusConflict, noLeaseToRelease+"between two rounds")
 		_, err = a.keeper.acquireOnce(t.Context(), a.network(), a.own())
 		must(t, err)
-		time.AfterFunc(time.Second, a.keeper.ConfirmRelease)
+		time.AfterFunc(time.Second, func() { a.keeper.ConfirmRelease(nil) })
 		must(t, a.keeper.Release(t.Context(), "t"))
 		round, cancel := a.keeper.UntilReleased(t.Context())
 		defer cancel()
@@ -184,7 +184,7 @@ func TestStoppedDuringARelease(t *testing.T) {
 			if a.keeper.Outcome() == nil {
 				t.Error("not released")
 			}
-			a.keeper.ConfirmRelease() // does not block
+			a.keeper.ConfirmRelease(nil) // does not block
 		}
 	})
 }
@@ -248,7 +248,7 @@ func TestReleaseNeverMeetsAClaim(t *testing.T) {
 			}
 			all.Go(func() {
 				<-a.keeper.releases.granted.Done()
-				a.keeper.ConfirmRelease()
+				a.keeper.ConfirmRelease(nil)
 			})
 			if err := a.keeper.Release(t.Context(), "t"); err != nil {
 				t.Error(err)
