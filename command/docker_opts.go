@@ -120,10 +120,11 @@ func (o *dockerOpts) output(ctx context.Context) error {
 	}
 	d := dockeropts.ForDocker0(engine, networks[0])
 	if isTarget {
-		if err := d.Merge(config).Check(networks[0]); err != nil {
+		all := d.Merge(config, engine, networks[0])
+		if err := all.Check(networks[0]); err != nil {
 			return fmt.Errorf("%s is left as it is: %w", path, err)
 		}
-		return o.writeJSON(ctx, d, old, config)
+		return o.writeJSON(ctx, d, old, all)
 	}
 	beside, err := d.Beside(config, networks[0])
 	if err != nil {
@@ -131,7 +132,7 @@ func (o *dockerOpts) output(ctx context.Context) error {
 	}
 	switch {
 	case o.format == cli.FormatJSON:
-		return o.writeJSON(ctx, d, nil, nil)
+		return o.writeJSON(ctx, d, nil, d.Merge(nil, engine, networks[0]))
 	case o.format == formatEnv && err != nil:
 		return err
 	case o.format == formatEnv:
@@ -196,10 +197,10 @@ func writeComment(w io.Writer, text string) {
 	}
 }
 
-// writeJSON prints or writes a daemon.json, whose content before is old.
-func (o *dockerOpts) writeJSON(ctx context.Context, d dockeropts.Daemon, old []byte, c dockeropts.Config) error {
+// writeJSON prints or writes a daemon.json with all its settings, whose content before is old.
+func (o *dockerOpts) writeJSON(ctx context.Context, d dockeropts.Daemon, old []byte, all dockeropts.Config) error {
 	var out strings.Builder
-	if err := cli.WriteJSON(&out, d.Merge(c)); err != nil {
+	if err := cli.WriteJSON(&out, all); err != nil {
 		return err
 	}
 	for _, note := range d.Notes {

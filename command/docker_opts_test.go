@@ -291,7 +291,7 @@ func TestDockerOptsRefuses(t *testing.T) {
 		{text: `{ "default-address-pools": [ { "base": "10.5.0.0/16", "size": 24 } ], "bip": "10.5.34.1/24" }`,
 			json: "overlaps 10.5.0.0/16 of network default", env: "overlaps 10.5.0.0/16 of network default"},
 		{text: `{ "hosts": ["fd://", "tcp://0.0.0.0:2376"], "ip-masq": true }`, env: "ip-masq is true"},
-		{text: `{ "ipv6": true, "fixed-cidr-v6": "fdd4:95c2:f557::/64" }`, env: "fixed-cidr-v6 is fdd4:95c2:f557::/64"},
+		{text: `{ "ipv6": true, "fixed-cidr-v6": "fdd4:95c2:f557::/64" }`, json: "fixed-cidr-v6 is fdd4:95c2:f557::/64", env: "fixed-cidr-v6 is fdd4:95c2:f557::/64"},
 		{text: "\ufeff{ \"debug\": true }", json: "begins with a byte order mark"},
 		{text: `{ "mtu": 1400, "debug": true, "mtu": 1300 }`, env: "mtu is 1300"},
 		{text: ``},
@@ -409,7 +409,7 @@ func TestDockerOptsWrites(t *testing.T) {
 		}
 	}
 
-	write(`{"fixed-cidr-v6":"fd00::/64","debug":true,"bip":"172.17.0.1/16","max":12345678901234567890,"insecure-registries":["<x>"]}`, 0o600)
+	write(`{"fixed-cidr-v6":"fd00:5:0:23::/64","debug":true,"bip":"172.17.0.1/16","max":12345678901234567890,"insecure-registries":["<x>"]}`, 0o600)
 	run(cli.ExitDone, "Wrote "+path, "-format=json", "-write="+path)
 	want := `{
   "allow-direct-routing": true,

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -135,14 +136,25 @@ func contains(subnet, p netip.Prefix) bool {
 	return subnet.Contains(p.Addr()) && subnet.Bits() <= p.Bits()
 }
 
-// Merge returns the configuration with the options set. Options that leno may set but does not set now are removed;
-// everything else stays.
-func (d Daemon) Merge(c Config) Config {
-	all := Config{}
-	for key, value := range c {
-		if !slices.Contains(keys(), key) {
-			all[key] = value
+// Merge returns the configuration with the options for an engine and a network set. Options of leno that are not set now
+// are removed: addresses that are in the network's pools, and allow-direct-routing if the engine is known not to have it.
+// Everything else stays.
+func (d Daemon) Merge(c Config, e Engine, n Network) Config {
+	all := maps.Clone(c)
+	if all == nil {
+		all = Config{}
+	}
+	for _, key := range []string{"bip", "bip6", "fixed-cidr-v6"} {
+		p, err := netip.ParsePrefix(c.text(key))
+		if err != nil || !slices.ContainsFunc(n.Pools, func(pool netip.Prefix) bool { return contains(pool, p) }) {
+			continue
 		}
+		if delete(all, key); key != "bip" {
+			delete(all, "ipv6")
+		}
+	}
+	if e.Version.isKnown() {
+		delete(all, "allow-direct-routing")
 	}
 	for _, option := range d.Options {
 		all[option.Name] = option.Value

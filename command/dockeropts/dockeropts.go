@@ -57,12 +57,6 @@ func (o Option) Flag() string {
 	return "--" + o.Name
 }
 
-// keys returns all names that Daemon may give an option. A key that Daemon does not set now must
-// not be in a daemon.json either.
-func keys() []string {
-	return []string{"bip", "bip6", "ipv6", "fixed-cidr-v6", "mtu", "ip-masq", "allow-direct-routing"}
-}
-
 // Daemon holds the options to start the daemon with.
 type Daemon struct {
 	Options []Option
