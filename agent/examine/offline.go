@@ -70,7 +70,7 @@ func ExamineOffline(ctx context.Context, o Offline, options api.DoctorOptions) a
 // findRivals returns which other agent has this host or the state directory, and why the address of the API cannot be
 // used. Both are "" if an agent could start.
 func findRivals(c config.Config) (owner, taken string) {
-	if o, err := state.HostOwner(); err == nil && state.MayRunAgents(o.UID, os.Geteuid()) {
+	if o, err := state.HostOwner(); err == nil && o.MayRunAgents() {
 		owner = fmt.Sprintf("an agent runs on this host, pid %d", o.PID)
 	} else if _, err := os.Stat(state.LockPath(c.DataDir)); err == nil {
 		switch free, err := state.LockDataDir(c.DataDir); {

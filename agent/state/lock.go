@@ -6,6 +6,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -36,7 +38,7 @@ func patiently(lock func() (unlock func() error, err error)) (unlock func() erro
 
 // LockHost makes this process the only agent of its network namespace. Another agent with its own state directory would
 // share devices, routes and rules with it, and remove them. Any user can bind the socket, so LockHost respects it only
-// if it belongs to a user who may run an agent: root, and the user of this process. The error wraps ErrLocked.
+// if its owner may run an agent. The error wraps ErrLocked.
 func LockHost() (unlock func() error, err error) { return patiently(lockHost) }
 
 func lockHost() (unlock func() error, err error) {
@@ -52,20 +54,52 @@ func lockHost() (unlock func() error, err error) {
 	switch {
 	case err != nil: // the owner has just ended
 		return nil, fmt.Errorf("this host is %w: %w", ErrLocked, err)
-	case !MayRunAgents(owner.UID, os.Geteuid()):
+	case !owner.MayRunAgents():
 		return none, nil
 	}
 	return nil, fmt.Errorf("this host is %w%s: stop that one, or run this one in a network namespace of its own",
 		ErrLocked, owner.process())
 }
 
-// MayRunAgents reports whether the user uid may run an agent, if this process runs as own.
-func MayRunAgents(uid uint32, own int) bool { return uid == 0 || int(uid) == own }
-
 // An Owner holds the lock of LockHost.
 type Owner struct {
 	UID uint32 // the user who made the socket
 	PID int    // 0 if it is not known
+}
+
+// MayRunAgents reports whether the owner may run an agent: it is root, the user of this process, or a process with the
+// right to change the network, such as one of the packages' user.
+func (o Owner) MayRunAgents() bool {
+	return o.UID == 0 || int(o.UID) == os.Geteuid() || o.PID != 0 && mayChangeNetwork(o)
+}
+
+// mayChangeNetwork reports whether the owner's process has CAP_NET_ADMIN. Every user has it in a user namespace of his own,
+// so it counts only in the one of this process. If the process has ended, another user's may have its number.
+func mayChangeNetwork(o Owner) bool {
+	dir := filepath.Join("/proc", strconv.Itoa(o.PID))
+	own, err := os.Readlink("/proc/self/ns/user")
+	if err != nil {
+		return false
+	}
+	if theirs, err := os.Readlink(filepath.Join(dir, "ns/user")); err != nil || theirs != own {
+		return false
+	}
+	status, err := os.ReadFile(filepath.Join(dir, "status"))
+	if err != nil {
+		return false
+	}
+	var isUser, isAble bool
+	for line := range strings.Lines(string(status)) {
+		switch words := strings.Fields(line); {
+		case len(words) < 2:
+		case words[0] == "Uid:":
+			isUser = words[1] == strconv.FormatUint(uint64(o.UID), 10)
+		case words[0] == "CapEff:":
+			rights, err := strconv.ParseUint(words[1], 16, 64)
+			isAble = err == nil && rights&(1<<unix.CAP_NET_ADMIN) != 0
+		}
+	}
+	return isUser && isAble
 }
 
 // process returns ", pid 42" or "".

@@ -1,10 +1,14 @@
 package state
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -66,13 +70,71 @@ func TestLockOfADyingAgent(t *testing.T) {
 
 func TestMayRunAgents(t *testing.T) {
 	for _, tt := range []struct {
-		uid  uint32
-		own  int
-		want bool
-	}{{0, 0, true}, {0, 990, true}, {990, 990, true}, {1000, 0, false}, {1000, 990, false}} {
-		if got := MayRunAgents(tt.uid, tt.own); got != tt.want {
-			t.Errorf("uid %d, own %d: %v", tt.uid, tt.own, got)
+		owner Owner
+		want  bool
+	}{
+		{Owner{UID: 0}, true},
+		{Owner{UID: uint32(os.Geteuid())}, true},
+		{Owner{UID: 1000}, false},
+		{Owner{UID: 1000, PID: os.Getpid()}, false}, // the process is root's
+		{Owner{UID: 1000, PID: 1 << 30}, false},
+	} {
+		if got := tt.owner.MayRunAgents(); got != tt.want {
+			t.Errorf("%+v: %v", tt.owner, got)
 		}
+	}
+}
+
+// TestLockOfAnotherUser: a process of another user that has the right to change the network may be an agent. The right in
+// a user namespace of its own is none.
+func TestLockOfAnotherUser(t *testing.T) {
+	const variable = "LENO_TEST_LOCK_HOST"
+	if os.Getenv(variable) != "" {
+		unlock, err := LockHost()
+		must(t, err)
+		fmt.Println("locked")
+		_, err = io.Copy(io.Discard, os.Stdin)
+		must(t, errors.Join(err, unlock()))
+		return
+	}
+	const user = 1000
+	for _, tt := range []struct {
+		name string
+		as   syscall.SysProcAttr
+		want bool
+	}{
+		{"with the right", syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}, AmbientCaps: []uintptr{unix.CAP_NET_ADMIN}}, true},
+		{"with another right", syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}, AmbientCaps: []uintptr{unix.CAP_NET_RAW}}, false},
+		{"in a user namespace", syscall.SysProcAttr{
+			Credential:  &syscall.Credential{Uid: user, Gid: user},
+			Cloneflags:  unix.CLONE_NEWUSER,
+			UidMappings: []syscall.SysProcIDMap{{ContainerID: user, HostID: user, Size: 1}},
+			GidMappings: []syscall.SysProcIDMap{{ContainerID: user, HostID: user, Size: 1}},
+			AmbientCaps: []uintptr{unix.CAP_NET_ADMIN},
+		}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			nstest.New(t).Do(func() {
+				cmd := exec.Command("/proc/self/exe", "-test.run=^"+strings.Split(t.Name(), "/")[0]+"$")
+				cmd.Env = append(os.Environ(), variable+"=1")
+				cmd.SysProcAttr = &tt.as
+				in, err := cmd.StdinPipe()
+				must(t, err)
+				out, err := cmd.StdoutPipe()
+				must(t, errors.Join(err, cmd.Start()))
+				defer func() { must(t, errors.Join(in.Close(), cmd.Wait())) }()
+				if line, err := bufio.NewReader(out).ReadString('\n'); line != "locked\n" {
+					t.Fatalf("%q, %v", line, err)
+				}
+				unlock, err := LockHost()
+				if errors.Is(err, ErrLocked) != tt.want || tt.want && !strings.Contains(err.Error(), fmt.Sprint("pid ", cmd.Process.Pid)) {
+					t.Errorf("%v", err)
+				}
+				if err == nil {
+					must(t, unlock())
+				}
+			})
+		})
 	}
 }
 
