@@ -40,7 +40,7 @@ func (h *dockerHost) flags(fs *flag.FlagSet) {
 	fs.Var(&h.files, "subnet-file", "`file` that describes a network, instead of -network; may be repeated")
 	fs.Var(&h.interfaces, "interface",
 		"`name` of a device on which packets of other hosts arrive; may be repeated. "+
-			"Default: as the agent reports, otherwise the network's own device")
+			"Default: those of the network and, if the agent reports direct routing, the underlay's")
 	fs.StringVar(&h.version, "docker-version", "", "`version` of Docker; default: as dockerd or docker reports it")
 	fs.StringVar(&h.firewall, "docker-firewall", "",
 		"the `kind` of rules that Docker writes, iptables or nftables; default: as daemon.json says or docker reports it, "+
@@ -159,7 +159,7 @@ func (h *dockerHost) sources(ctx context.Context) ([]subnetSource, error) {
 	var out []subnetSource
 	for _, path := range h.files {
 		name := strings.TrimSuffix(filepath.Base(path), ".env")
-		out = append(out, subnetSource{name: name, path: path, interfaces: []string{backend.LinkName(name)}, named: true})
+		out = append(out, subnetSource{name: name, path: path, interfaces: backend.LinkNames(name), named: true})
 	}
 	if len(out) > 0 {
 		return out, nil
@@ -201,7 +201,7 @@ func (h *dockerHost) knownNetworks(ctx context.Context) (out []subnetSource, err
 		for _, n := range list.Networks {
 			if n.Local != nil {
 				out = append(out, subnetSource{name: n.Name, path: n.Local.SubnetFile, state: n.Local.State,
-					interfaces: kernel.Arrivals(n.Name, n.Local.Underlay.Interface, n.Backend, n.SwitchTo)})
+					interfaces: arrivals(n)})
 			}
 		}
 		return err
@@ -215,7 +215,19 @@ func (h *dockerHost) knownNetworks(ctx context.Context) (out []subnetSource, err
 	files, err := filepath.Glob(config.DefaultSubnetFile("*"))
 	for _, path := range files {
 		name := strings.TrimSuffix(filepath.Base(path), ".env")
-		out = append(out, subnetSource{name: name, path: path, interfaces: []string{backend.LinkName(name)}})
+		out = append(out, subnetSource{name: name, path: path, interfaces: backend.LinkNames(name)})
 	}
 	return out, err
+}
+
+// arrivals returns the devices on which packets of other hosts arrive or will arrive. Which of its devices a network has
+// changes with its backend and its keys, and the Docker network that trusts them stays.
+func arrivals(n api.Network) []string {
+	out := backend.LinkNames(n.Name)
+	for _, link := range kernel.Arrivals(n.Name, n.Local.Underlay.Interface, n.Backend, n.SwitchTo) {
+		if !slices.Contains(out, link) {
+			out = append(out, link)
+		}
+	}
+	return out
 }

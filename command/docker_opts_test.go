@@ -90,14 +90,15 @@ func TestDockerOptsAsksTheAgent(t *testing.T) {
 		}
 	}
 	run(cli.ExitDone, "", "--bip=10.5.34.1/24")
-	run(cli.ExitDone, "-create", "trusted_host_interfaces=leno-default \\\n") // and nothing else
+	const own = "trusted_host_interfaces=leno-default:leno-default~2:leno-default~b"
+	run(cli.ExitDone, "-create", own+" \\\n") // and nothing else
 	f.networks[1].Backend = json.RawMessage(`{"type":"vxlan","direct_routing":true}`)
-	run(cli.ExitDone, "-create", "trusted_host_interfaces=leno-default:eth0")
+	run(cli.ExitDone, "-create", own+":eth0")
 	run(cli.ExitFailed, "-network=green", "network green is not on this host: known are default")
 	run(cli.ExitFailed, "-network=blue", "known are default") // this host takes no part in it
 
 	f.networks[1].Backend = json.RawMessage(`{"type":"host-gw"}`)
-	run(cli.ExitDone, "-create", "trusted_host_interfaces=eth0")
+	run(cli.ExitDone, "-create", own+":eth0")
 
 	local := *f.networks[1].Local
 	local.SubnetFile, local.State = filepath.Join(dir, "none.env"), "waits for a lease: network is full"

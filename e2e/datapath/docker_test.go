@@ -86,7 +86,9 @@ func (b *bridge) has(options ...string) bool {
 
 // trusts reports whether Docker accepts packets of other hosts from leno's device.
 func (b *bridge) trusts() bool {
-	return b.has("trusted", "bridge.trusted_host_interfaces=leno-"+b.network)
+	return b.has("trusted") || slices.ContainsFunc(b.options, func(o string) bool {
+		return strings.HasPrefix(o, "bridge.trusted_host_interfaces=leno-"+b.network+":")
+	})
 }
 
 // masquerades reports whether Docker masquerades.
