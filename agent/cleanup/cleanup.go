@@ -26,6 +26,8 @@ type Options struct {
 
 	// RunDir is the directory of the subnet files that are not configured otherwise; "" for the default.
 	RunDir string
+	// CNIDir has the records of leno-cni; "" for the default.
+	CNIDir string
 	// WireGuardDir has the sockets by which wg(8) finds devices in processes; "" for the default.
 	WireGuardDir string
 
@@ -69,6 +71,7 @@ type Withdrawer interface {
 // The kinds of leftovers.
 const (
 	Device   = "device"
+	Bridge   = "bridge" // of leno-cni
 	Route    = "route"
 	Rule     = "rule"     // that chooses a routing table
 	Firewall = "firewall" // chains and jumps, or a table
@@ -155,6 +158,7 @@ func newCleaner(c config.Config, o Options) *cleaner {
 	if o.Logger == nil {
 		o.Logger = hclog.NewNullLogger()
 	}
+	o.CNIDir = cmp.Or(o.CNIDir, "/run/leno-cni")
 	o.WireGuardDir = cmp.Or(o.WireGuardDir, "/var/run/wireguard")
 	if o.RunDir == "" {
 		o.RunDir = filepath.Dir(config.WatchedNetwork("any").SubnetFile)

@@ -78,7 +78,7 @@ func cleanedIn(t *testing.T, ns *nstest.NS, dir string, store *swept, o Options)
 	t.Helper()
 	c := config.Defaults()
 	c.DataDir = filepath.Join(dir, "data")
-	o.WireGuardDir = filepath.Join(dir, "wireguard")
+	o.WireGuardDir, o.CNIDir = filepath.Join(dir, "wireguard"), filepath.Join(dir, "cni")
 	if o.RunDir == "" {
 		o.RunDir = filepath.Join(dir, "volatile")
 	}
@@ -331,6 +331,51 @@ func TestStore(t *testing.T) {
 			}
 			if tt.err != nil && tt.o.Network == "" && exists(dir+"/data/default.json") {
 				t.Error("files wait for the store")
+			}
+		})
+	}
+}
+
+// TestBridges: a bridge that leno-cni made is removed unless a container uses it. One of another program stays, and is
+// reported while it has an address of the network.
+func TestBridges(t *testing.T) {
+	for _, tt := range []struct {
+		name           string
+		links          string
+		record         string // of the device that has the gateway
+		o              Options
+		removed, left  []string
+		remains, files bool // whether the bridge and its record exist afterwards
+	}{
+		{"nothing uses it", "ip link add cni-zzz type bridge; ip addr add 10.77.5.1/24 dev cni-zzz", "cni-zzz", Options{},
+			[]string{"bridge cni-zzz of zzz"}, nil, false, false},
+		{"of the network", "ip link add cni-zzz type bridge", "cni-zzz", Options{Network: "zzz"}, []string{"bridge cni-zzz of zzz"}, nil, false, false},
+		{"of another network", "ip link add cni-zzz type bridge", "cni-zzz", Options{Network: "blue"}, nil, nil, true, true},
+		{"a dry run", "ip link add cni-zzz type bridge", "cni-zzz", Options{DryRun: true}, []string{"bridge cni-zzz of zzz"}, nil, true, true},
+		{"a container uses it", "ip link add cni-zzz type bridge; ip link add veth1 master cni-zzz type veth peer name veth2", "cni-zzz", Options{},
+			nil, []string{"bridge cni-zzz of zzz"}, true, true},
+		{"no bridge", "ip link add cni-zzz type veth peer name veth2", "cni-zzz", Options{}, nil, nil, true, true},
+		{"without a record", "ip link add cni-zzz type bridge", "cni-other", Options{}, nil, nil, true, true},
+		{"an operator's", "ip link add cni-zzz type bridge; ip link add br0 type bridge; ip addr add 10.77.5.1/24 dev br0", "br0", Options{},
+			nil, []string{"bridge br0 of zzz"}, true, true},
+		{"an operator's, without the address", "ip link add cni-zzz type bridge; ip link add br0 type bridge", "br0", Options{}, nil, nil, true, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ns, dir := nstest.New(t), t.TempDir()
+			ns.Sh(tt.links)
+			record := filepath.Join(dir, "cni/bridges/zzz", tt.record)
+			must(t, os.MkdirAll(filepath.Dir(record), 0o755))
+			must(t, os.WriteFile(record, []byte("/run/leno/zzz.env\n10.77.5.1/24\n"), 0o644))
+			report, err := cleanedIn(t, ns, dir, &swept{Registry: memory.New().Client()}, tt.o)
+			must(t, err)
+			if diff := cmp.Diff(tt.removed, names(dir, report.Removed)); diff != "" {
+				t.Errorf("removed (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tt.left, names(dir, report.Left)); diff != "" {
+				t.Errorf("left (-want +got):\n%s", diff)
+			}
+			if _, err := ns.Try("ip link show cni-zzz"); (err == nil) != tt.remains || exists(record) != tt.files {
+				t.Errorf("the bridge: %v, the record: %t", err, exists(record))
 			}
 		})
 	}

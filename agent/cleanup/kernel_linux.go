@@ -29,6 +29,7 @@ func (c *cleaner) findKernel(ctx context.Context) {
 		return
 	}
 	c.closers = append(c.closers, handle.Close)
+	findBridges(ctx, c, handle)
 	var owners []kernel.Owner
 	for _, link := range c.findDevices(ctx, handle) {
 		owners = append(owners, kernel.Owner{Links: []int{link.Attrs().Index}})

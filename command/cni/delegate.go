@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -38,12 +37,6 @@ type delegation struct {
 	subnets []netip.Prefix
 }
 
-// bridgeName returns a network's default bridge name: at most 15 bytes, and different for each
-// network.
-func bridgeName(network string) string {
-	return "cni-" + strings.TrimPrefix(backend.LinkName(network), backend.LinkPrefix)
-}
-
 // newDelegation returns the work for a plugin that the configuration and the facts require.
 func newDelegation(c networkConf, f facts) (delegation, error) {
 	set, err := parseDelegate(c.Delegate)
@@ -60,8 +53,8 @@ func newDelegation(c networkConf, f facts) (delegation, error) {
 	conf := map[string]any{"mtu": f.MTU}
 	defaultRoute := true
 	if d.Plugin == bridgePlugin {
-		d.Bridge = cmp.Or(set.Bridge, bridgeName(f.Network))
-		d.Own = d.Bridge == bridgeName(f.Network)
+		d.Bridge = cmp.Or(set.Bridge, backend.BridgeName(f.Network))
+		d.Own = d.Bridge == backend.BridgeName(f.Network)
 		conf["bridge"] = d.Bridge
 		conf["isGateway"] = true
 		conf["isDefaultGateway"] = set.IsGateway == nil || *set.IsGateway
