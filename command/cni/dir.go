@@ -13,7 +13,8 @@ import (
 //
 //	addresses/NETWORK/10.5.34.2            host-local's store, one file per address
 //	attachments/NAME/CONTAINER:INTERFACE   a record, for each attachment by the configuration NAME
-//	bridges/NETWORK/DEVICE                 givenGateways, for each device that has gateways
+//	bridges/NETWORK/DEVICE                 recordedGateways, for each device that has gateways
+//	accept_ra/DEVICE                       what it was before the plugin, while that runs
 //
 // The data directory is below /run by default: after a boot there are no containers, and their
 // records are gone too.
@@ -27,6 +28,9 @@ func attachmentDir(dataDir, name string) string { return filepath.Join(dataDir, 
 // gatewayDir returns the directory of the files NETWORK/DEVICE, one for each device that was given
 // gateways of a network.
 func gatewayDir(dataDir string) string { return filepath.Join(dataDir, "bridges") }
+
+// acceptRADir returns the directory of the files with accept_ra of each bridge that a plugin is working on.
+func acceptRADir(dataDir string) string { return filepath.Join(dataDir, "accept_ra") }
 
 // Records are executed with the rights of the runtime, which is root. Any user who can write below
 // dataDir, or replace it, therefore has these rights too.

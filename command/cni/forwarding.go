@@ -2,11 +2,15 @@ package cni
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/lenonet/leno/agent/forwarding"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/backend/kernel"
 )
 
@@ -32,7 +36,8 @@ func checkForwarding(d delegation, f facts, set bool) error {
 // keepAcceptRA preserves accept_ra of a bridge that may belong to another program. The bridge
 // plugin sets it to 0, and the host would lose what it learned from routers when the lifetime
 // ends. The caller must call restore after the plugin has ended. Until then a lock keeps other
-// calls from reading the plugin's 0 as the original value.
+// calls from reading the plugin's 0 as the original value, and a file has that value, in case this
+// call is killed.
 func keepAcceptRA(ctx context.Context, d delegation) (restore func() error, err error) {
 	nothing := func() error { return nil }
 	if d.Own || d.Bridge == "" {
@@ -46,15 +51,58 @@ func keepAcceptRA(ctx context.Context, d delegation) (restore func() error, err 
 	if err != nil {
 		return nil, err
 	}
-	parts := []string{"ipv6", "conf", d.Bridge, "accept_ra"}
-	before, err := kernel.Sysctl(parts...)
-	if err != nil { // the bridge does not exist yet, or there is no IPv6
+	path := filepath.Join(acceptRADir(d.DataDir), d.Bridge)
+	if err := restoreAcceptRA(path); err != nil {
+		unlock()
+		return nil, err
+	}
+	before, err := kernel.Sysctl(acceptRA(d.Bridge)...)
+	if err != nil || before == "0" { // the bridge does not exist yet, or there is no IPv6
 		unlock()
 		return nothing, nil
 	}
+	if err := state.WriteFile(path, []byte(before), 0o644); err != nil {
+		unlock()
+		return nil, err
+	}
 	return func() error {
 		defer unlock()
-		_, err := kernel.SetSysctl(before, parts...)
-		return err
+		return restoreAcceptRA(path)
 	}, nil
+}
+
+// acceptRA returns the name of a bridge's setting.
+func acceptRA(bridge string) []string { return []string{"ipv6", "conf", bridge, "accept_ra"} }
+
+// restoreAcceptRA gives a bridge the value in a file instead of the plugin's 0, and removes the
+// file, if it exists. The caller has the lock.
+func restoreAcceptRA(path string) error {
+	before, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	parts := acceptRA(filepath.Base(path))
+	if now, unknown := kernel.Sysctl(parts...); err == nil && unknown == nil && now == "0" {
+		_, err = kernel.SetSysctl(string(before), parts...)
+	}
+	return errors.Join(err, os.Remove(path))
+}
+
+// restoreAllAcceptRA restores accept_ra of the bridges on which a call was killed. It does nothing while another call has
+// the lock, which restores it itself.
+func restoreAllAcceptRA(dataDir string) {
+	files, err := entries(acceptRADir(dataDir))
+	if err != nil || len(files) == 0 {
+		return
+	}
+	once, cancel := context.WithCancel(context.Background())
+	cancel()
+	unlock, err := lockPath(once, gatewayDir(dataDir))
+	if err != nil {
+		return
+	}
+	defer unlock()
+	for _, file := range files {
+		_ = restoreAcceptRA(filepath.Join(acceptRADir(dataDir), file.Name()))
+	}
 }

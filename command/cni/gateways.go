@@ -127,8 +127,8 @@ func recordGateways(d delegation, f facts) error {
 	return state.WriteFile(path, []byte(text), 0o644)
 }
 
-// withTidying returns a function that calls do and then removes the gateways of the host's earlier
-// subnets from all devices. Without it, if no container is added after a subnet change, packets
+// withTidying returns a function that calls do and then restores accept_ra of bridges and removes the
+// gateways of the host's earlier subnets from all devices. Without it, if no container is added after a subnet change, packets
 // for the next owner of that subnet would stay on this host.
 func (p *plugin) withTidying(do func(context.Context, *skel.CmdArgs) error) func(context.Context, *skel.CmdArgs) error {
 	return func(ctx context.Context, args *skel.CmdArgs) error {
@@ -137,6 +137,7 @@ func (p *plugin) withTidying(do func(context.Context, *skel.CmdArgs) error) func
 		}
 		// Ignore errors: containers have to end in any case.
 		if c, err := parseForDel(args.StdinData); err == nil {
+			restoreAllAcceptRA(c.DataDir)
 			p.removeOldGateways(c.DataDir)
 		}
 		return nil
