@@ -142,7 +142,8 @@ type Device struct {
 // Route is a route of another program.
 type Route struct {
 	Dst     netip.Prefix
-	Link    string
+	Link    string     // "" if it refuses packets
+	Refuses string     // its type if it refuses packets: blackhole, unreachable or prohibit
 	Gateway netip.Addr // zero for none
 	Flannel bool       // Link has a name that flannel gives
 	// Connected means that the host has an address in Dst.

@@ -86,9 +86,16 @@ func (v *verdict) judgeRoutes(n Network) {
 			continue
 		case r.Dst.Bits() < n.Pools[i].Bits(), r.Dst.Bits() == n.Pools[i].Bits() && !r.Connected:
 			continue // leno's longer routes win, and that route is wanted for the rest of the pool
+		case r.Refuses != "" && !slices.ContainsFunc(n.Peers, r.takesPacketsTo):
+			continue // as programs make them for all that has no longer route
 		}
 		bad = true
-		saw, peer := fmt.Sprintf("the route to %s over %s lies in the pool %s", r.Dst, r.Link, n.Pools[i]), ""
+		text, remove := fmt.Sprintf("the route to %s over %s", r.Dst, r.Link), fmt.Sprintf("`ip route del %s dev %s`", r.Dst, r.Link)
+		if r.Refuses != "" {
+			text = fmt.Sprintf("the route %s %s, which refuses packets,", r.Refuses, r.Dst)
+			remove = fmt.Sprintf("`ip route del %s %s`", r.Refuses, r.Dst)
+		}
+		saw, peer := fmt.Sprintf("%s lies in the pool %s", text, n.Pools[i]), ""
 		for _, p := range n.Peers {
 			if slices.ContainsFunc(p.Subnets, r.Dst.Overlaps) {
 				saw, peer = saw+", where "+p.Node+" has its subnet", p.Node
@@ -96,7 +103,7 @@ func (v *verdict) judgeRoutes(n Network) {
 		}
 		do := "move what is there to other addresses, or keep leno out of them: min and max in the network's plan, or another pool"
 		if !r.Connected {
-			do = fmt.Sprintf("remove the route if nothing needs it (`ip route del %s dev %s`); else ", r.Dst, r.Link) + do
+			do = fmt.Sprintf("remove the route if nothing needs it (%s); else ", remove) + do
 		}
 		v.add(newFault(CheckOverlap, n.Name, peer, tried, saw, do))
 	}
@@ -112,6 +119,11 @@ func (v *verdict) judgeRoutes(n Network) {
 	if !bad && len(n.Pools) > 0 && !v.hasFault(n.Name, CheckOverlap) {
 		v.add(newOK(CheckOverlap, n.Name, tried, "no other route leads into %s", joinStrings(n.Pools)))
 	}
+}
+
+// takesPacketsTo reports whether the kernel prefers the route to leno's route to a peer.
+func (r Route) takesPacketsTo(p Peer) bool {
+	return slices.ContainsFunc(p.Subnets, func(s netip.Prefix) bool { return r.Dst.Bits() >= s.Bits() && s.Contains(r.Dst.Addr()) })
 }
 
 // isLikeHostGW reports whether a route leads to the whole subnet of a host over that host, as those of flannel's

@@ -255,7 +255,7 @@ func (w *pathVerdict) addPeer(p Peer) {
 	switch {
 	case over == Yes:
 		w.reachedPeers = append(w.reachedPeers, p)
-	case portRefusal(p.Probe, w.n.Port) != "", over == No && under == Yes:
+	case portRefusal(p.Probe, w.n.Port) != "", over == No && under == Yes, p.isRefused() && under == Yes:
 		w.closedPeers = append(w.closedPeers, p)
 	case over == No && under == No:
 		w.silentPeers = append(w.silentPeers, p)
@@ -263,6 +263,9 @@ func (w *pathVerdict) addPeer(p Peer) {
 		w.untestedPeers = append(w.untestedPeers, p)
 	}
 }
+
+// isRefused reports whether the kernel of this host refuses packets to the peer's subnet.
+func (p Peer) isRefused() bool { return p.Detour != nil && p.Detour.Link == "" && !p.Detour.Outer }
 
 // publicAddress returns the address by which others see this host.
 func (w *pathVerdict) publicAddress() string {

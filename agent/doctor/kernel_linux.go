@@ -72,19 +72,21 @@ func ReadRoutes(pools, own []netip.Prefix) ([]Route, error) {
 	}
 	var out []Route
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
-		list, err := netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN, Type: unix.RTN_UNICAST},
-			netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
+		list, err := netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
 		if err != nil && !errors.Is(err, unix.EAFNOSUPPORT) && !errors.Is(err, unix.ENOENT) {
 			return nil, fmt.Errorf("list routes: %w", err)
 		}
 		for _, r := range list {
-			dst := kernel.ToPrefix(r.Dst)
-			if dst.Bits() <= 0 || r.Protocol == kernel.Protocol || strings.HasPrefix(names[r.LinkIndex], backend.LinkPrefix) ||
+			dst, refuses := kernel.ToPrefix(r.Dst), kernel.RejectingType(r)
+			if r.Type != unix.RTN_UNICAST && refuses == "" || dst.Bits() <= 0 || r.Protocol == kernel.Protocol || strings.HasPrefix(names[r.LinkIndex], backend.LinkPrefix) ||
 				!slices.ContainsFunc(pools, dst.Overlaps) {
 				continue
 			}
 			link := names[r.LinkIndex]
-			out = append(out, Route{Dst: dst, Link: link, Gateway: kernel.ToAddr(r.Gw), Flannel: flannel.IsLink(link),
+			if refuses != "" {
+				link = "" // IPv6 names lo
+			}
+			out = append(out, Route{Dst: dst, Link: link, Refuses: refuses, Gateway: kernel.ToAddr(r.Gw), Flannel: flannel.IsLink(link),
 				Connected: r.Protocol == unix.RTPROT_KERNEL,
 				Serves: slices.ContainsFunc(own,
 					func(s netip.Prefix) bool { return s.Bits() <= dst.Bits() && s.Contains(dst.Addr()) })})

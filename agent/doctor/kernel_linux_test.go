@@ -60,6 +60,22 @@ ip route add 10.5.3.0/24 dev leno-n proto 108`)
 	}
 }
 
+// TestRoutesThatRefuse: a route of another program that refuses packets to a peer is a fault.
+func TestRoutesThatRefuse(t *testing.T) {
+	ns := nstest.New(t)
+	ns.Sh(`ip link add eth0 type bridge; ip addr add 192.0.2.11/24 dev eth0; ip link set eth0 up
+ip link add leno-n address 0a:00:00:00:00:01 mtu 1450 type vxlan id 1 local 192.0.2.11 dev eth0 dstport 8472; ip link set leno-n up
+ip route add 10.5.2.0/24 via 10.5.2.0 dev leno-n onlink proto 108`)
+	for _, kind := range []string{"blackhole", "unreachable", "prohibit"} {
+		ns.Sh("ip route add " + kind + " 10.5.2.0/25")
+		_, found := examined(t, ns)
+		if want := "fault overlap: the route " + kind + " 10.5.2.0/25, which refuses packets, lies in the pool"; len(found) != 1 || !strings.HasPrefix(found[0], want) {
+			t.Errorf("found %q, want %q", found, want)
+		}
+		ns.Sh("ip route del " + kind + " 10.5.2.0/25")
+	}
+}
+
 // TestMACOfTheDevice: the MAC address of a VXLAN device is compared with the one in this host's record.
 func TestMACOfTheDevice(t *testing.T) {
 	ns := nstest.New(t)

@@ -411,7 +411,9 @@ func sendErrorText(err error) string {
 		return exceedsMTU
 	case errors.Is(err, unix.EPERM):
 		return "a firewall of this host drops it"
-	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EADDRNOTAVAIL):
+	case errors.Is(err, unix.EINVAL):
+		return "a blackhole route refuses it, or this host does not have the address to send it from"
+	case errors.Is(err, unix.EADDRNOTAVAIL):
 		return "this host does not have the address to send it from"
 	}
 	var call *os.SyscallError

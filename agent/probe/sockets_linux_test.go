@@ -105,7 +105,7 @@ func TestSendErrorText(t *testing.T) {
 	}{
 		{unix.EMSGSIZE, exceedsMTU},
 		{unix.EPERM, "a firewall of this host drops it"},
-		{unix.EINVAL, "this host does not have the address to send it from"},
+		{unix.EINVAL, "a blackhole route refuses it, or this host does not have the address to send it from"},
 		{unix.EADDRNOTAVAIL, "this host does not have the address to send it from"},
 		{unix.ENETUNREACH, "network is unreachable"},
 	} {

@@ -217,6 +217,9 @@ func (j *judgement) judgeRoute(stage string, l Lookup, to End) {
 	case l.Err != nil && l.Rule != nil:
 		j.lost(stage, table, ruleRemedy(l, to, j.Network), "the routing rule %d (%s) refuses packets to %s: %v", l.Rule.Priority,
 			l.Rule.Text, to.Address, l.Err)
+	case l.Err != nil && l.Rejecting != "":
+		j.lost(stage, table, fmt.Sprintf("`ip route del %s`, or keep leno out of these addresses with another pool", l.Rejecting),
+			"the route %s of another program refuses packets to %s: %v", l.Rejecting, to.Address, l.Err)
 	case l.Err != nil:
 		j.lost(stage, "the routing tables", "look at the check `routes` of `leno status`: leno makes this route",
 			"the kernel has no route to %s: %v", to.Address, l.Err)

@@ -142,6 +142,9 @@ func TestJudge(t *testing.T) {
 		{name: "a routing rule", fault: func(f *Facts) {
 			f.Route.Own, f.Route.Link, f.Route.Table, f.Route.Rule = false, "ts0", 52, rule
 		}, stage: "route", saw: "the routing rule 5270 (from all lookup 52)", do: "`ip rule add to 10.5.0.0/16 lookup main priority 5269`"},
+		{name: "a route that refuses", fault: func(f *Facts) {
+			f.Route = &Lookup{FoundRoute: kernel.FoundRoute{Table: 254, Rejecting: "blackhole 10.5.2.0/25"}, Err: unix.EINVAL}
+		}, stage: "route", saw: "the route blackhole 10.5.2.0/25 of another program refuses packets to 10.5.2.2", do: "`ip route del blackhole 10.5.2.0/25`"},
 		{name: "no route", fault: func(f *Facts) { f.Route = &Lookup{Err: unix.EHOSTUNREACH} }, stage: "route", saw: "no route to 10.5.2.2", do: "routes"},
 		{name: "a routing rule for the underlay", fault: func(f *Facts) { f.Outer.Link, f.Outer.Table, f.Outer.Rule = "tun0", 52, rule }, stage: "underlay", saw: "leave by tun0 instead of eth0", do: "`ip rule add to 192.0.2.2 lookup main priority 5269`"},
 		{name: "a silent host", fault: func(f *Facts) { f.Outer.Neighbour.State = "failed" }, stage: "underlay", saw: "nothing answers for 192.0.2.2 on eth0", do: "host-b is running"},

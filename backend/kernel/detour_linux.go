@@ -30,6 +30,7 @@ type Detour struct {
 	Link  string     // by which the packets leave; "" if the kernel refuses them
 	Table int        // that has their route; 0 if a rule refuses them by itself
 	Rule  *Rule      // that leads to the table; nil if none does but the kernel's own
+	Route string     // of the main table that refuses them, as `ip route` shows it: "blackhole 10.5.2.0/25"; "" for none
 }
 
 // Err returns the error about a detour, with the command that ends it if a routing rule is the cause. scope says which
@@ -40,6 +41,9 @@ func (d Detour) Err(scope string, pools []netip.Prefix) error {
 		fate = "are refused"
 	}
 	what := fmt.Sprintf("packets to %s of %s %s%s", d.Dst, d.Node, fate, scope)
+	if d.Route != "" {
+		return fmt.Errorf("%s: %w: `ip route del %s` removes it", what, backend.ErrForeignRoute, d.Route)
+	}
 	if d.Rule == nil {
 		return fmt.Errorf("%s: %w, in table %d", what, backend.ErrForeignRoute, d.Table)
 	}
@@ -164,7 +168,7 @@ func (f *detourFinder) inner(p backend.Peer, subnet netip.Prefix) (*Detour, erro
 		}
 		d := Detour{Node: p.Node, Dst: fl.dst}
 		if err != nil {
-			return f.refused(d, fl, err)
+			return f.refused(d, fl, subnet.Bits(), err)
 		}
 		if isOwn(route, p, subnet) {
 			continue
@@ -202,7 +206,7 @@ func (f *detourFinder) outer(p backend.Peer) (*Detour, error) {
 	d := Detour{Node: p.Node, Dst: fl.dst, Outer: true}
 	route, err := f.route(fl)
 	if err != nil {
-		return f.refused(d, fl, err)
+		return f.refused(d, fl, 1, err)
 	}
 	if route.Table == unix.RT_TABLE_MAIN || route.LinkIndex == f.query.Underlay.Index {
 		return nil, nil
@@ -253,9 +257,9 @@ func (f *detourFinder) explain(d Detour, fl flow, table int) (*Detour, error) {
 	return &d, nil
 }
 
-// refused returns the detour of packets for which the kernel has no route, if a rule is the reason. Otherwise the cause
-// is another one, which other checks report.
-func (f *detourFinder) refused(d Detour, fl flow, cause error) (*Detour, error) {
+// refused returns the detour of packets for which the kernel has no route, if a rule is the reason, or a route of the main
+// table with a prefix of at least that many bits. Otherwise the cause is another one, which other checks report.
+func (f *detourFinder) refused(d Detour, fl flow, bits int, cause error) (*Detour, error) {
 	if !slices.ContainsFunc([]error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL},
 		func(e error) bool { return errors.Is(cause, e) }) {
 		return nil, nil
@@ -265,6 +269,15 @@ func (f *detourFinder) refused(d Detour, fl flow, cause error) (*Detour, error) 
 		return nil, err
 	}
 	for _, r := range rules {
+		if r.Table == unix.RT_TABLE_MAIN {
+			if d.Route, err = f.rejectingRoute(r.Family, fl.dst, bits); err != nil {
+				return nil, err
+			}
+			if d.Route != "" {
+				d.Table = r.Table
+				return &d, nil
+			}
+		}
 		rejects, err := f.rejects(r, fl.dst)
 		if err != nil {
 			return nil, err
@@ -293,9 +306,39 @@ func (f *detourFinder) rejects(r netlink.Rule, dst netip.Addr) (bool, error) {
 		return false, err
 	}
 	return slices.ContainsFunc(routes, func(r netlink.Route) bool {
-		rejecting := r.Type == unix.RTN_UNREACHABLE || r.Type == unix.RTN_PROHIBIT || r.Type == unix.RTN_BLACKHOLE
-		return rejecting && covers(r.Dst, dst)
+		return RejectingType(r) != "" && covers(r.Dst, dst)
 	}), nil
+}
+
+// rejectingRoute returns the longest route to an address in the main table if it refuses packets and its prefix has at least
+// that many bits, "" if not.
+func (f *detourFinder) rejectingRoute(family int, dst netip.Addr, least int) (string, error) {
+	routes, err := f.nl.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return "", err
+	}
+	routes = slices.DeleteFunc(routes, func(r netlink.Route) bool { return bits(r.Dst) < least || !covers(r.Dst, dst) })
+	if len(routes) == 0 {
+		return "", nil
+	}
+	longest := slices.MaxFunc(routes, func(a, b netlink.Route) int { return bits(a.Dst) - bits(b.Dst) })
+	if kind := RejectingType(longest); kind != "" {
+		return kind + " " + ToPrefix(longest.Dst).String(), nil
+	}
+	return "", nil
+}
+
+// RejectingType returns the type of a route that refuses packets, as `ip route` names it; "" for others.
+func RejectingType(r netlink.Route) string {
+	switch r.Type {
+	case unix.RTN_BLACKHOLE:
+		return "blackhole"
+	case unix.RTN_UNREACHABLE:
+		return "unreachable"
+	case unix.RTN_PROHIBIT:
+		return "prohibit"
+	}
+	return ""
 }
 
 // rules returns the rules that apply to a flow, in the order in which the kernel uses them.

@@ -40,6 +40,10 @@ func TestFindDetours(t *testing.T) {
 		{"a rule that refuses", "ip rule add pref 90 to 10.5.0.0/16 prohibit", pool, "b  0 90: from all to 10.5.0.0/16"},
 		{"a table that refuses", "ip rule add pref 90 lookup 52; ip route add unreachable 10.0.0.0/8 table 52", pool, "b  52 90: from all lookup 52"},
 		{"a longer route in main", veth + "ip route add 10.5.2.0/25 dev ts0", pool, "b ts0 254 none"},
+		{"a longer route in main that refuses", "ip route add blackhole 10.5.2.0/25", pool, "b  254 none blackhole 10.5.2.0/25"},
+		{"a route of two that refuses", veth + "ip route add unreachable 10.5.2.0/26; ip route add prohibit 10.5.2.0/28; ip route add 10.5.2.0/25 dev ts0", pool, "b  254 none prohibit 10.5.2.0/28"},
+		{"IPv6, a longer route in main that refuses", "ip -6 route add blackhole fd00:5:0:2::/80", "fd00:5:0:2::", "b  254 none blackhole fd00:5:0:2::/80"},
+		{"a route that refuses the address of the peer", "ip route add prohibit 198.51.100.2", far, "b  254 none prohibit 198.51.100.2/32"},
 		{"IPv6", veth + "ip -6 rule add pref 5270 lookup 52; ip -6 route add fd00:5::/48 dev ts0 table 52", "fd00:5:0:2::", "b ts0 52 5270: from all lookup 52"},
 		{"IPv6, with containers", bridge + forward + veth + "ip -6 rule add pref 5270 lookup 52; ip -6 route add fd00:5::/48 dev ts0 table 52",
 			"fd00:5:0:2::", "b ts0 52 5270: from all lookup 52"},
@@ -60,6 +64,9 @@ func TestFindDetours(t *testing.T) {
 		{"another uplink", veth + "ip rule add pref 90 to 198.51.100.0/24 lookup 52; ip route add default dev ts0 table 52", "", ""},
 		{"no route to the peer and a rule", "ip route del default; ip rule add pref 90 lookup 52; ip route add 10.6.0.0/16 dev eth0 table 52", "", ""},
 		{"leno's route is missing", "ip route del 10.5.2.0/24", "", ""},
+		{"leno's route is missing, and the pool is refused", "ip route del 10.5.2.0/24; ip route add unreachable 10.5.0.0/16", "", ""},
+		{"the rest of the pool is refused", "ip route add blackhole 10.5.0.0/16; ip route add unreachable 10.5.2.128/25", "", ""},
+		{"no default route", "ip route replace unreachable default", "", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -94,7 +101,7 @@ ip -6 route add fd00:5:0:2::/64 via fd00:5:0:2:: dev leno-t onlink proto 108
 func describe(found []kernel.Detour) (text, dst string) {
 	var parts []string
 	for _, d := range found {
-		rule := "none"
+		rule := strings.TrimSpace("none " + d.Route)
 		if d.Rule != nil {
 			rule = fmt.Sprintf("%d: %s", d.Rule.Priority, d.Rule.Text)
 		}

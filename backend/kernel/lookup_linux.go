@@ -24,6 +24,9 @@ type FoundRoute struct {
 	Local bool       // the destination is an address of this host
 	Table int
 	Rule  *Rule // that leads to the table, or refuses the packets; nil for the kernel's own
+
+	// Rejecting is the route of the main table that refuses the packets, "blackhole 10.5.2.0/25"; "" for none.
+	Rejecting string
 }
 
 // LookUpRoute asks the kernel for the route of packets, in the network namespace of a handle. If the kernel refuses
@@ -41,13 +44,13 @@ func LookUpRoute(handle *netlink.Handle, q RouteQuery) (FoundRoute, error) {
 	r, err := f.route(fl)
 	var d *Detour
 	if err != nil {
-		d, _ = f.refused(Detour{}, fl, err) // without it, the error alone says less
+		d, _ = f.refused(Detour{}, fl, 1, err) // without it, the error alone says less
 	} else {
 		d, _ = f.explain(Detour{}, fl, r.Table)
 	}
 	var out FoundRoute
 	if d != nil {
-		out.Rule, out.Table = d.Rule, d.Table
+		out.Rule, out.Table, out.Rejecting = d.Rule, d.Table, d.Route
 	}
 	if err != nil {
 		return out, err

@@ -320,6 +320,8 @@ func explained() []fault {
 				"32765: not from all fwmark 0xca6c lookup 51820", "`ip rule add to ADDR1 lookup main priority 32764`"}}},
 		{"a route of another program to a peer", on(0, "ip link add lan0 type bridge; ip link set lan0 up; ip route add $(sed -n 's/^LENO_SUBNET=\\(.*\\)\\.1\\/.*/\\1.0/p' DIR1/NETWORK.env)/25 dev lan0"), ended("ip link del lan0"),
 			want{check: "overlap", network: "NETWORK", peer: "HOST1", also: []string{"routes"}, path: api.PathLost, words: []string{"where HOST1 has its subnet", "ip route del POOL."}}},
+		{"a route of another program to a peer", on(0, "ip route add blackhole $(sed -n 's/^LENO_SUBNET=\\(.*\\)\\.1\\/.*/\\1.0/p' DIR1/NETWORK.env)/25"), typed(0),
+			want{check: "overlap", network: "NETWORK", peer: "HOST1", also: []string{"routes"}, path: api.PathLost, words: []string{"the route blackhole POOL.", "where HOST1 has its subnet", "`ip route del blackhole POOL."}}},
 		{"a rule drops packets of the network for this host itself", on(0, "iptables-nft -N ts-input; iptables-nft -A ts-input -s POOL.0.0/16 ! -i tailscale0 -j DROP; iptables-nft -I INPUT 1 -j ts-input"),
 			on(0, "iptables-nft -D INPUT -j ts-input; iptables-nft -F ts-input; iptables-nft -X ts-input"),
 			want{check: "rules", network: "NETWORK", path: api.PathLost, words: []string{"chain ts-input", "drops packets from POOL.0.0/16 for this host itself", "--netfilter-mode=nodivert"}}},
