@@ -150,22 +150,38 @@ func (j *judgement) judgeArrival() {
 	}
 }
 
-// judgeRules judges the host's rules: the counters are exact, and rules without one are judged by what they say.
+// judgeRules judges the host's rules by what they say, and by their counters. A rule that may drop other packets than these
+// is blamed only if it dropped as many as were sent.
 func (j *judgement) judgeRules() {
 	const stage = "rules"
 	add := func(o foreign.Obstacle, saw string) {
 		j.lost(stage, o.Where, adviceOn(o), "%q %s", o.Rule, saw)
 	}
-	// A rule that dropped fewer packets did not drop all of these.
-	i := slices.IndexFunc(j.Rules.Counts, func(c foreign.Count) bool { return c.Packets >= uint64(j.Sent.Sent) })
-	if i >= 0 && j.Sent.Sent > 0 && !j.isAnswered {
-		c := j.Rules.Counts[i]
-		add(c.Obstacle, fmt.Sprintf("dropped %s while %s left", plural(int(c.Packets), "packet"), j.Sent.What))
-		return
+	// find returns the first rule that dropped enough packets to have dropped all of these.
+	find := func(is func(foreign.Count) bool) *foreign.Count {
+		for _, c := range j.Rules.Counts {
+			if j.Sent.Sent > 0 && !j.isAnswered && c.Packets >= uint64(j.Sent.Sent) && is(c) {
+				return &c
+			}
+		}
+		return nil
 	}
+	saw := func(c *foreign.Count) string {
+		return fmt.Sprintf("dropped %s while %s left", plural(int(c.Packets), "packet"), j.Sent.What)
+	}
+	certain := find(func(c foreign.Count) bool { return c.IsCertain })
+	exact := find(func(c foreign.Count) bool { return c.Packets == uint64(j.Sent.Sent) && c.Packets > 1 })
+	possible := find(func(foreign.Count) bool { return true })
 	switch {
+	case certain != nil:
+		add(certain.Obstacle, saw(certain))
 	case len(j.Rules.Drops) > 0:
 		add(j.Rules.Drops[0], "drops packets from "+j.Source.Address.String()+" to "+j.Destination.Address.String())
+	case exact != nil:
+		add(exact.Obstacle, saw(exact))
+	case possible != nil:
+		j.add(stage, possible.Where, api.HopWarning, fmt.Sprintf("%q %s: it may have dropped these, or others", possible.Rule,
+			saw(possible)), "if no other stage loses them, "+adviceOn(possible.Obstacle))
 	case j.Rules.Err != nil:
 		j.add(stage, "iptables and nftables", api.HopUnknown, "not all rules could be read: "+j.Rules.Err.Error(),
 			"run the command as root")

@@ -132,7 +132,11 @@ func TestJudge(t *testing.T) {
 		{name: "a counter", fault: func(f *Facts) {
 			f.Rules.Counts = []foreign.Count{{Obstacle: foreign.Obstacle{Where: "iptables table filter chain FORWARD", Rule: "-j DROP", Removal: "iptables -D FORWARD -j DROP", Advice: "accept them"}, Packets: 5}}
 		}, stage: "rules", saw: "dropped 5 packets while 5 ICMP echo requests of 64 bytes left", do: "remove it (`iptables -D FORWARD -j DROP`)"},
-		{name: "a counter of other packets", fault: func(f *Facts) { f.Rules.Counts = []foreign.Count{{Packets: 4}} }, stage: "answer", do: "on host-b"},
+		{name: "a counter of these packets and others", fault: func(f *Facts) {
+			f.Rules.Counts = []foreign.Count{{Obstacle: foreign.Obstacle{Where: "c", Rule: "-j DROP", Advice: "accept them"}, Packets: 9, IsCertain: true}}
+		}, stage: "rules", saw: "dropped 9 packets while 5 ICMP echo requests of 64 bytes left", do: "accept them"},
+		{name: "a counter of fewer packets", fault: func(f *Facts) { f.Rules.Counts = []foreign.Count{{Packets: 4, IsCertain: true}} }, stage: "answer", do: "on host-b"},
+		{name: "a counter of other packets, perhaps", fault: func(f *Facts) { f.Rules.Counts = []foreign.Count{{Packets: 9}} }, stage: "answer", do: "on host-b"},
 		{name: "full conntrack table", fault: func(f *Facts) { f.Conntrack.Count = 1000 }, stage: "conntrack", saw: "1000 of 1000", do: "nf_conntrack_max=4000"},
 		{name: "forwarding is off", fault: func(f *Facts) { f.Switches = "net.ipv4.ip_forward" }, stage: "forwarding", saw: "is 0", do: "`sysctl -w net.ipv4.ip_forward=1`"},
 		{name: "rp_filter", fault: func(f *Facts) {

@@ -235,10 +235,7 @@ func (r reader) rules(ctx context.Context, f Facts, before foreign.Ruleset, err 
 	}
 	after, err := foreign.ReadRuleset(ctx)
 	out.Err = errors.Join(out.Err, err)
-	answer := packet
-	answer.Src, answer.Dst, answer.In, answer.Out = packet.Dst, packet.Src, packet.Out, packet.In
-	answer.Protocol, answer.Port = "", 0
-	out.Counts = append(after.DroppedSince(before, packet), after.DroppedSince(before, answer)...)
+	out.Counts = append(after.DroppedSince(before, packet), after.DroppedSince(before, packet.Answer())...)
 	return out
 }
 

@@ -132,6 +132,15 @@ func placedFaults() []placedFault {
 			stage: "route", host: 0, words: []string{"leave by ts0", "5270", "lookup 52"}},
 		{name: "blocked tunnel port", begin: outside(1, rule("input", "udp dport 8472 drop")), end: outside(1, flush), stage: "tunnel", host: 0,
 			words: []string{"UDP port 8472 is lost"}, remedy: []string{"accept UDP port 8472 from ADDR0 to ADDR1"}},
+		{name: "blocked tunnel port, and a policy that drops packets of others", begin: func(t *tracing) error {
+			return errors.Join(
+				outside(1, rule("input", "udp dport 8472 drop"))(t),
+				outside(0, "ip link add lan0 type bridge; ip link set lan0 up; ip route add 203.0.113.1 dev lan0; iptables-nft -P FORWARD DROP")(t),
+				outside(1, "ip route add 203.0.113.1 via ADDR0; timeout 300 bash -c 'while sleep 0.1; do echo > /dev/udp/203.0.113.1/23; done' > /dev/null 2>&1 & echo $! > DIR1/noise")(t))
+		}, end: func(t *tracing) error {
+			return errors.Join(outside(1, flush+"; kill $(cat DIR1/noise); ip route del 203.0.113.1")(t),
+				outside(0, "iptables-nft -P FORWARD ACCEPT; ip link del lan0")(t))
+		}, stage: "tunnel", host: 0, words: []string{"UDP port 8472 is lost"}, remedy: []string{"accept UDP port 8472 from ADDR0 to ADDR1"}},
 		{name: "MTU of the underlay", begin: outside(-1, "ip link set HOST1 mtu 1400"), end: outside(-1, "ip link set HOST1 mtu 1500"), stage: "tunnel", host: 0,
 			words: []string{"those of 1450, its MTU, do not"}, remedy: []string{"ip link set dev eth0 mtu 1400"}, partial: true},
 		{name: "interface down on the other host", begin: inContainer(1, "ip link set eth0 down"), stage: "container", host: 1,

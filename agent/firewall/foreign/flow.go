@@ -15,6 +15,7 @@ type flow struct {
 	in, out  string       // devices; "" if not known
 	inbound  bool         // from another host
 	host     *hostTraffic // for packets of the host itself; nil for containers'
+	isAnswer bool         // the packets are not the first ones of their connections, but answers to those
 
 	protocols          numbers
 	sourcePorts, ports numbers // of TCP, UDP and other protocols that have ports

@@ -143,8 +143,34 @@ func numberIn(field func(*flow) *numbers, set numbers) condition {
 }
 
 // connState matches by the packet's connection tracking state. The packets of a flow are the first of their
-// connections.
+// connections, or answers to those.
 func connState(names ...string) condition {
+	first, answers := firstState(names), answerState(names)
+	return func(f flow) (extent, flow) {
+		if f.isAnswer {
+			return answers, f
+		}
+		return first(f)
+	}
+}
+
+// answerState returns for which answers one of the states holds. They are established, unless they come another way than
+// the kernel expects, or a rule keeps it from tracking them.
+func answerState(names []string) extent {
+	out := noPart
+	for _, name := range names {
+		switch strings.ToLower(name) {
+		case "established":
+			return wholeFlow
+		case "new", "related", "dnat", "snat":
+		default: // invalid, untracked
+			out = indeterminate
+		}
+	}
+	return out
+}
+
+func firstState(names []string) condition {
 	if slices.ContainsFunc(names, func(name string) bool { return strings.EqualFold(name, "new") }) {
 		return matchAll
 	}
@@ -290,8 +316,14 @@ func icmpTypeIs(v6 bool, list []string) condition {
 // them, "FIN,SYN,RST,ACK" and "SYN".
 func tcpFlags(mask, set string) condition {
 	asked := strings.Contains(mask, "SYN") || mask == "ALL"
+	result := noPart
 	if set == "SYN" && asked || set == "NONE" && !asked {
-		return matchAll
+		result = wholeFlow
 	}
-	return matchNone
+	return func(f flow) (extent, flow) {
+		if f.isAnswer {
+			return indeterminate, f
+		}
+		return result, f
+	}
 }
