@@ -274,6 +274,10 @@ func TestJudge(t *testing.T) {
 			silence(n, true, api.DirectionPasses, api.DirectionLost)
 			n.Peers[0].Refusals = []Refusal{{Source: there, Dest: here, Link: "eth0", Mode: "2"}}
 		}, "fault rp_filter", "no route leads back"},
+		{"the reverse path filter of a VLAN", func(_ *Facts, n *Network) {
+			n.Peers[0].Refusals = []Refusal{{Source: there, Dest: here, Link: "eth0.100", Mode: "1", ReturnLink: "eth1"}}
+			silence(n, false, "", "")
+		}, "fault rp_filter", "`sysctl -w net.ipv4.conf.eth0/100.rp_filter=2 net.ipv4.conf.all.rp_filter=2`"},
 		{"a refusal that nothing meets", func(_ *Facts, n *Network) {
 			n.Peers[0].Refusals = []Refusal{{Source: there, Dest: here, Link: "eth0", Mode: "1", ReturnLink: "leno-n", IfAsymmetric: true}}
 		}, "", ""},

@@ -9,6 +9,7 @@ import (
 	"github.com/lenonet/leno/agent/firewall/foreign"
 	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend/kernel"
 )
 
 // JudgePaths returns what is wrong with the paths to the probed peers: faults and warnings, as in Judge.
@@ -167,15 +168,13 @@ func (w *pathVerdict) judgeReversePath() {
 		if at.by != "" {
 			how = "the route back is over " + at.by
 		}
-		do := fmt.Sprintf("`sysctl -w net.ipv4.conf.%s.rp_filter=2 net.ipv4.conf.all.rp_filter=2` (loose), and put both into "+
-			"/etc/sysctl.d", at.link)
+		own := kernel.SysctlName("ipv4", "conf", at.link, "rp_filter")
+		do := fmt.Sprintf("`sysctl -w %s=2 net.ipv4.conf.all.rp_filter=2` (loose), and put both into /etc/sysctl.d", own)
 		if at.elsewhere {
 			do = "`sysctl -w net.ipv4.conf.all.rp_filter=2` (loose), and put it into /etc/sysctl.d"
 		}
 		if at.mode == "2" {
-			do = fmt.Sprintf("give the host a route to %s, or set net.ipv4.conf.%s.rp_filter and that of all to 0",
-				joinWords(from),
-				at.link)
+			do = fmt.Sprintf("give the host a route to %s, or `sysctl -w %s=0 net.ipv4.conf.all.rp_filter=0`", joinWords(from), own)
 		} else if at.by != "" {
 			do += fmt.Sprintf("; or route packets to %s over %s", joinWords(from), at.link)
 		}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+
+	"github.com/lenonet/leno/backend/kernel"
 )
 
 // State holds the state of the switches of one family.
@@ -26,7 +28,7 @@ func (s State) Problem(asked bool) (wrong, todo string) {
 	off, links := strings.Join(s.Off, ", "), strings.Join(s.Advertised, ", ")
 	var accept []string
 	for _, link := range s.Advertised {
-		accept = append(accept, "net.ipv6.conf."+link+".accept_ra")
+		accept = append(accept, kernel.SysctlName("ipv6", "conf", link, "accept_ra"))
 	}
 	todo = "set " + strings.Join(accept, ", ") + " to 2"
 	const alone = ` (leno leaves it alone under "forward = false")`

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/lenonet/leno/backend/kernel"
@@ -44,7 +43,7 @@ func (w *Switch) Ensure(subnet netip.Prefix, links []string, set bool) (s State,
 		if value != "0" {
 			continue
 		}
-		name := "net." + strings.Join(parts, ".")
+		name := kernel.SysctlName(parts...)
 		if !set || len(s.Advertised) > 0 {
 			s.Off = append(s.Off, name)
 			continue
@@ -85,7 +84,7 @@ func closedBridges(subnet netip.Prefix) (off []string, err error) {
 	links, err := kernel.LinksInto(subnet)
 	for _, link := range links {
 		if value, err := kernel.Sysctl("ipv4", "conf", link, "forwarding"); err == nil && value == "0" {
-			off = append(off, "net.ipv4.conf."+link+".forwarding")
+			off = append(off, kernel.SysctlName("ipv4", "conf", link, "forwarding"))
 		}
 	}
 	return off, err

@@ -8,6 +8,7 @@ import (
 	"github.com/lenonet/leno/agent/firewall/foreign"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
 )
 
 // Judge turns facts into the stages of a path, in the order in which packets pass them. If packets were answered, no stage
@@ -221,7 +222,12 @@ func (j *judgement) judgeForwarding() {
 		if r.ReturnLink != "" {
 			back = "the route back is over " + r.ReturnLink
 		}
-		j.lost("rp_filter", r.Link, fmt.Sprintf("`sysctl -w net.ipv4.conf.%s.rp_filter=2`", r.Link),
+		own := kernel.SysctlName("ipv4", "conf", r.Link, "rp_filter")
+		do := fmt.Sprintf("`sysctl -w %s=2`", own)
+		if r.Mode == "2" {
+			do = fmt.Sprintf("give the host a route to %s, or `sysctl -w %s=0 net.ipv4.conf.all.rp_filter=0`", r.Source, own)
+		}
+		j.lost("rp_filter", r.Link, do,
 			"packets from %s that arrive on %s are dropped: rp_filter is %s, and %s", r.Source, r.Link, r.Mode, back)
 	}
 }

@@ -52,7 +52,7 @@ func (j *judgement) judgeContainer(c Container) {
 		j.lost(stage, c.where(), fmt.Sprintf("`ip link set %s up`", c.Port.Name),
 			"the container's interface %s has no carrier: its other end, %s, is down", c.Link.Name, c.Port.Name)
 		return
-	case c.Delivery.Neighbour.MAC != "" && c.Link.MAC != "" && c.Delivery.Neighbour.MAC != c.Link.MAC:
+	case c.Delivery.Link == c.Bridge.Name && c.Delivery.Neighbour.MAC != "" && c.Link.MAC != "" && c.Delivery.Neighbour.MAC != c.Link.MAC:
 		j.lost(stage, c.where(), fmt.Sprintf("find the device with that address (`bridge fdb show | grep %s`) and give it another "+
 			"IP address, or restart the container", c.Delivery.Neighbour.MAC),
 			"another device answers for %s: this host has %s for it, the container's interface is %s", c.Address, c.Delivery.Neighbour.MAC,
@@ -70,7 +70,7 @@ func (j *judgement) judgeContainer(c Container) {
 // judgeContainerRoute judges the container's own route to the other end.
 func (j *judgement) judgeContainerRoute(c Container) {
 	const stage = "container route"
-	if c.Namespace == "" || !c.Link.Up {
+	if c.Namespace == "" || !c.Link.Up || c.isCutOff() {
 		return
 	}
 	to := j.Destination.Address
@@ -78,23 +78,23 @@ func (j *judgement) judgeContainerRoute(c Container) {
 		to = j.Source.Address
 	}
 	i := slices.IndexFunc(c.Gateway, func(a netip.Addr) bool { return a.Is4() == to.Is4() && a.IsGlobalUnicast() })
-	gateway := "the host's address on " + c.Bridge.Name
-	if i >= 0 {
-		gateway = c.Gateway[i].String()
-	}
-	family := "ip"
+	gateway, family := "no address", "ip"
 	if to.Is6() {
 		family = "ip -6"
+	}
+	add, replace := "give "+c.Bridge.Name+" an address", "give "+c.Bridge.Name+" that address"
+	if i >= 0 {
+		gateway = c.Gateway[i].String()
+		add = c.command("%s route add default via %s dev %s", family, gateway, c.Link.Name)
+		replace = c.command("%s route replace default via %s dev %s", family, gateway, c.Link.Name)
 	}
 	l := c.Route
 	hop := l.Neighbour
 	isHost := slices.Contains(c.Gateway, l.Via)
 	isHostMAC := hop.MAC != "" && (hop.MAC == c.Bridge.MAC || hop.MAC == c.Port.MAC)
-	replace := c.command("%s route replace default via %s dev %s", family, gateway, c.Link.Name)
 	switch {
 	case l.Err != nil:
-		j.lost(stage, c.where(), c.command("%s route add default via %s dev %s", family, gateway, c.Link.Name)+
-			", and set the default route in the configuration of the container's network",
+		j.lost(stage, c.where(), add+", and set the default route in the configuration of the container's network",
 			"the container has no route to %s: %v", to, l.Err)
 	case l.Via.IsValid() && !isHost && !isHostMAC:
 		what := "nothing answers for it"
@@ -118,13 +118,36 @@ func (j *judgement) judgeContainerRoute(c Container) {
 	}
 }
 
+// isCutOff reports whether the bridge has no address of the container's family, and this host no other route to the
+// container by it.
+func (c Container) isCutOff() bool {
+	isRouted := c.Delivery.Err == nil && (c.Delivery.Link == c.Bridge.Name || c.Delivery.Link == c.Port.Name)
+	return c.Namespace != "" && c.Bridge.Name != "" && !isRouted && !slices.ContainsFunc(c.Gateway,
+		func(a netip.Addr) bool { return a.Is4() == c.Address.Is4() && a.IsGlobalUnicast() })
+}
+
+// judgeAddress judges the bridge's address, which is the containers' gateway and makes this host's route to them.
+func (j *judgement) judgeAddress(c Container) {
+	saw, do := c.Bridge.Name+" has no address", "restart the program that made "+c.Bridge.Name
+	for _, subnet := range j.Network.Local.Subnets {
+		if !subnet.Contains(c.Address) {
+			continue
+		}
+		saw += " in " + subnet.String()
+		if via := c.Route.Via; subnet.Contains(via) {
+			do = fmt.Sprintf("`ip addr add %s/%d dev %s`, or ", via, subnet.Bits(), c.Bridge.Name) + do
+		}
+	}
+	j.lost("bridge", c.Bridge.Name, do, "%s: this host has no route to its containers, and they have no gateway", saw)
+}
+
 // judgeDelivery judges this host's route to its own container.
 func (j *judgement) judgeDelivery(c Container) {
 	const stage = "route to container"
 	l := c.Delivery
 	end := End{TraceEnd: api.TraceEnd{Address: c.Address}}
 	switch {
-	case l.Err == nil && (l.Link == c.Bridge.Name || l.Link == c.Port.Name):
+	case l.Err == nil && (l.Link == c.Bridge.Name || l.Link == c.Port.Name), c.isCutOff():
 	case l.Rule != nil && l.Err != nil:
 		j.lost(stage, tableName(l.Table), ruleRemedy(l, end, j.Network), "the routing rule %d (%s) refuses packets to %s: %v",
 			l.Rule.Priority, l.Rule.Text, c.Address, l.Err)
@@ -146,6 +169,8 @@ func (j *judgement) judgePort(c Container) {
 	switch {
 	case c.Bridge.Name == "":
 		return // this host has no route to it either, which judgeDelivery says
+	case c.isCutOff():
+		j.judgeAddress(c)
 	case !c.Bridge.Up:
 		j.lost(stage, c.Bridge.Name, fmt.Sprintf("`ip link set %s up`", c.Bridge.Name), "%s is down", c.Bridge.Name)
 	case c.Port.Name != "" && !c.Port.Up:

@@ -142,6 +142,19 @@ func TestJudge(t *testing.T) {
 		{name: "rp_filter", fault: func(f *Facts) {
 			f.Refused = []doctor.Refusal{{Source: f.Source.Address, Link: "br0", Mode: "1", ReturnLink: "ts0"}}
 		}, stage: "rp_filter", saw: "the route back is over ts0", do: "rp_filter=2"},
+		{name: "rp_filter of a VLAN", fault: func(f *Facts) {
+			f.Refused = []doctor.Refusal{{Source: f.Source.Address, Link: "br0.7", Mode: "1"}}
+		}, stage: "rp_filter", do: "`sysctl -w net.ipv4.conf.br0/7.rp_filter=2`"},
+		{name: "rp_filter that is loose", fault: func(f *Facts) {
+			f.Refused = []doctor.Refusal{{Source: f.Source.Address, Link: "br0", Mode: "2"}}
+		}, stage: "rp_filter", saw: "there is no route back", do: "give the host a route to 10.5.1.2, or `sysctl -w net.ipv4.conf.br0.rp_filter=0 net.ipv4.conf.all.rp_filter=0`"},
+		{name: "the bridge has no address", fault: func(f *Facts) {
+			f.From.Gateway, f.From.Delivery = nil, Lookup{FoundRoute: kernel.FoundRoute{Link: "eth0"}, Neighbour: Neighbour{addr("192.0.2.254"), "reachable", "0a:00:00:00:00:fe"}}
+			f.From.Route.Neighbour = Neighbour{addr("10.5.1.1"), "failed", ""}
+		}, stage: "bridge", saw: "br0 has no address in 10.5.1.0/24", do: "`ip addr add 10.5.1.1/24 dev br0`"},
+		{name: "the bridge has no address, and no default route", fault: func(f *Facts) {
+			f.From.Gateway, f.From.Route = nil, Lookup{Err: unix.ENETUNREACH}
+		}, stage: "container route", saw: "no route to 10.5.2.2", do: "give br0 an address, and set the default route in the configuration"},
 		{name: "a more specific route", fault: func(f *Facts) { f.Route.Own, f.Route.Link, f.Route.Dst = false, "lan0", prefix("10.5.2.0/25") }, stage: "route", saw: "leave by lan0", do: "`ip route del 10.5.2.0/25 dev lan0`"},
 		{name: "a routing rule", fault: func(f *Facts) {
 			f.Route.Own, f.Route.Link, f.Route.Table, f.Route.Rule = false, "ts0", 52, rule

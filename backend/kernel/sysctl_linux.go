@@ -20,6 +20,15 @@ func Sysctl(parts ...string) (string, error) {
 	return strings.TrimSpace(string(data)), nil
 }
 
+// SysctlName returns a name below net as sysctl(8) reads it, in which a dot in a part is a slash.
+func SysctlName(parts ...string) string {
+	name := "net"
+	for _, part := range parts {
+		name += "." + strings.ReplaceAll(part, ".", "/")
+	}
+	return name
+}
+
 // ReversePathFilter returns the rp_filter that applies to IPv4 packets that arrive on a device, "1" if it is strict: the
 // larger of the device's own and of "all" (ip-sysctl). It returns "" if neither can be read.
 func ReversePathFilter(link string) (mode string) {

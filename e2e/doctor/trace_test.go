@@ -122,6 +122,8 @@ func placedFaults() []placedFault {
 			words: []string{"eth0 is down"}},
 		{name: "duplicate address", begin: (*tracing).duplicate, again: (*tracing).claim, end: (*tracing).removeDuplicate, stage: "container", host: 0,
 			words: []string{"2 containers have the address SOURCE"}, remedy: []string{"restart one of the containers"}},
+		{name: "the bridge has no address", begin: outside(0, "ip addr flush dev br0 scope global"), stage: "bridge", host: 0,
+			words: []string{"br0 has no address in"}},
 		{name: "FORWARD rule", begin: outside(0, "iptables-nft -I FORWARD 1 -s SOURCE -j DROP"), stage: "rules", host: 0,
 			words: []string{"-s SOURCE/32 -j DROP", "dropped 5 packets"}},
 		{name: "FORWARD rule on the other host", begin: outside(1, "iptables-nft -I FORWARD 1 -d TARGET -j DROP"), stage: "rules", host: 1,

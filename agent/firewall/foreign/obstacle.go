@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/lenonet/leno/agent/firewall/netfilter"
 )
 
 // Obstacle is a rule of another program that harms packets between containers of two hosts: it drops them, or
@@ -211,7 +213,7 @@ func (f finding) removalCommand() string {
 	if !ok || !strings.HasPrefix(program, "ip") || f.rule == policyDrop {
 		return ""
 	}
-	return fmt.Sprintf("%s -t %s -D %s %s", program, table, f.chain, f.rule)
+	return fmt.Sprintf("%s -t %s -D %s %s", program, table, f.chain, netfilter.ShellText(f.rule))
 }
 
 // effectText returns in words what the rule does to which packets.

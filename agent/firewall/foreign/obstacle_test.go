@@ -322,6 +322,10 @@ func TestObstacleAdvice(t *testing.T) {
 		{"a rule of UFW's administrator", filter("DROP", ":ufw-user-forward - [0:0]\n-A FORWARD -j ufw-user-forward\n-A ufw-user-forward -s 10.5.0.0/16 -j DROP\n"), true, true, []string{"chain ufw-user-forward", "accept packets from and to 10.5.0.0/16 there, before that rule"}},
 		{"a port", filter("ACCEPT", "-A FORWARD -d 10.5.34.0/24 -p tcp -m multiport --dports 80,8000:9000 -j DROP\n"), true, true, []string{
 			"drops some packets between containers, those from 10.5.0.0/16 to 10.5.34.0/24: TCP, to port 80, 8000-9000", "it may be intended; if not, remove it (`iptables -t filter -D FORWARD -d 10.5.34.0/24 -p tcp -m multiport --dports 80,8000:9000 -j DROP`), or: accept packets from and to 10.5.0.0/16 there, before that rule"}},
+		{"a comment that a shell reads", filter("ACCEPT", "-A FORWARD -d 10.5.34.0/24 ! -p tcp -m comment --comment \"it's \\\"$(x)\\\"; see(wiki)\" -j DROP\n"), true, true, []string{
+			"(`iptables -t filter -D FORWARD -d 10.5.34.0/24 ! -p tcp -m comment --comment 'it'\\''s \"$(x)\"; see(wiki)' -j DROP`)"}},
+		{"a comment without spaces that a shell reads", filter("ACCEPT", "-A FORWARD -d 10.5.34.0/24 -p tcp -m comment --comment blocked;see(wiki) -j DROP\n"), true, true, []string{
+			"--comment 'blocked;see(wiki)' -j DROP`)"}},
 		{"all but a peer", filter("ACCEPT", "-A FORWARD ! -s 10.5.77.0/24 -p icmp -m icmp --icmp-type 8 -j DROP\n"), true, true, []string{"ICMP, type 8, not from 10.5.77.0/24"}},
 		{"a peer's subnet", filter("ACCEPT", "-A FORWARD -s 10.5.77.0/24 -j DROP\n"), true, true, []string{"drops packets from 10.5.77.0/24 for containers in 10.5.34.0/24"}},
 		{"for a peer's subnet", filter("ACCEPT", "-A FORWARD -d 10.5.77.0/24 -j DROP\n"), true, true, []string{"drops packets of containers in 10.5.34.0/24 for 10.5.77.0/24"}},

@@ -66,6 +66,23 @@ func (r Rule) String() string {
 	return strings.Join(out, " ")
 }
 
+// ShellText returns a rule that String has returned, for a shell.
+func ShellText(rule string) string {
+	words, err := splitWords(rule)
+	if err != nil {
+		return ""
+	}
+	for i, word := range words {
+		if !plainWord.MatchString(word) {
+			words[i] = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// plainWord matches a word that means itself in a shell.
+var plainWord = regexp.MustCompile(`^[\w./:,=+@%-]+$|^!$`)
+
 // UnreadableError reports tables that a program of iptables cannot show, or only in part, because another program put
 // something into them that iptables has no words for. What such a table contains is unknown.
 type UnreadableError struct {
