@@ -76,7 +76,8 @@ The token must be allowed to write the networks' keys in Consul.
 				return err
 			}
 			var notes []string
-			err = s.Agent.CallWithin(ctx, wait.Limit+cli.CallTimeout, func(ctx context.Context, c *api.Client) error {
+			const until = "until what was applied is in force on this host"
+			err = s.Agent.CallWithin(ctx, wait.Limit+cli.CallTimeout, until, func(ctx context.Context, c *api.Client) error {
 				return cli.Await(ctx, wait.Limit, func(ctx context.Context) (err error) {
 					notes, err = checkApplied(ctx, c, done)
 					return err

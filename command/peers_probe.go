@@ -66,7 +66,7 @@ func runProbe(ctx context.Context, s *cli.Session, f *probeFlags, network string
 		}
 		return nil
 	})
-	return s.Agent.CallWithin(ctx, probeTimeout, call)
+	return s.Agent.CallWithin(ctx, probeTimeout, "until the agent has tested the paths to the other hosts", call)
 }
 
 // hasLostPackets reports whether packets to a host were lost: all, those of one size, or some. A host whose

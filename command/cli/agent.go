@@ -33,12 +33,15 @@ type AgentFlags struct {
 	Meta Meta
 	set  *flag.FlagSet
 
+	patience time.Duration // after which a command says what it waits for
+	isSaid   bool          // it has
+
 	local                                     string // the address of the agent on this host, "" before it is known
 	address, token, tokenFile                 string
 	caCert, clientCert, clientKey, serverName string
 }
 
-func NewAgentFlags(m Meta) *AgentFlags { return &AgentFlags{Meta: m} }
+func NewAgentFlags(m Meta) *AgentFlags { return &AgentFlags{Meta: m, patience: 5 * time.Second} }
 
 // Register declares the flags.
 func (f *AgentFlags) Register(fs *flag.FlagSet) {
@@ -299,11 +302,12 @@ type Call func(ctx context.Context, c *api.Client) error
 // Call opens the client and runs fn with a bounded context. It adds an explanation to the error of
 // an agent that does not respond.
 func (f *AgentFlags) Call(ctx context.Context, fn Call) error {
-	return f.CallWithin(ctx, CallTimeout, fn)
+	return f.CallWithin(ctx, CallTimeout, "for the agent at "+f.Address()+" to answer", fn)
 }
 
-// CallWithin is like Call, with another time limit.
-func (f *AgentFlags) CallWithin(ctx context.Context, limit time.Duration, fn Call) error {
+// CallWithin is like Call, with another time limit. waits completes the sentence "waiting …" about what takes long; with ""
+// the command stays silent.
+func (f *AgentFlags) CallWithin(ctx context.Context, limit time.Duration, waits string, fn Call) error {
 	client, err := f.Open()
 	if err != nil {
 		return err
@@ -311,11 +315,32 @@ func (f *AgentFlags) CallWithin(ctx context.Context, limit time.Duration, fn Cal
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	stop := f.explainWait(waits)
 	err = fn(ctx, client)
+	stop()
 	if ctx.Err() != nil && errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("the agent at %s did not answer within %s: %w", f.Address(), limit, err)
 	}
 	return f.Explain(err)
+}
+
+// explainWait prints on standard error what a command waits for if it takes long, once. The function that it returns ends
+// that.
+func (f *AgentFlags) explainWait(waits string) (stop func()) {
+	if waits == "" || f.isSaid || f.Meta.Stderr == nil {
+		return func() {}
+	}
+	ended, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		select {
+		case <-ended:
+		case <-time.After(f.patience):
+			f.isSaid = true
+			WriteNote(f.Meta.Stderr, "", "waiting "+waits)
+		}
+	}()
+	return func() { close(ended); <-done }
 }
 
 // plainToTLS is the response of Go's server, which the agent uses, to a plain HTTP request on a

@@ -70,7 +70,7 @@ func watchLoop[T any](ctx context.Context, s *Session, read Reader[T], screen *s
 		var v T
 		var next uint64
 		limit := watchWait + watchWait/16 + CallTimeout
-		err := s.Agent.CallWithin(ctx, limit, func(ctx context.Context, c *api.Client) (err error) {
+		err := s.Agent.CallWithin(ctx, limit, "", func(ctx context.Context, c *api.Client) (err error) {
 			v, next, err = read(ctx, c, api.Read{Index: index, Wait: watchWait})
 			return err
 		})

@@ -117,7 +117,7 @@ const minAskTimeout = time.Second
 func (p *plugin) askAgent(ctx context.Context, c networkConf, left time.Duration) (n api.Network, err error) {
 	limit := min(askTimeout, max(minAskTimeout, left.Round(time.Second/10)))
 	var list api.NetworkList
-	err = p.agent(c).CallWithin(ctx, limit, func(ctx context.Context, client *api.Client) (err error) {
+	err = p.agent(c).CallWithin(ctx, limit, "", func(ctx context.Context, client *api.Client) (err error) {
 		list, err = client.Networks(ctx)
 		return err
 	})

@@ -108,7 +108,7 @@ func (t *tracer) run(ctx context.Context, r api.TraceRequest, write func(io.Writ
 		return err
 	}
 	var out api.Trace
-	err := t.Agent.CallWithin(ctx, timeout, func(ctx context.Context, c *api.Client) (err error) {
+	err := t.Agent.CallWithin(ctx, timeout, "until both hosts have followed the packets", func(ctx context.Context, c *api.Client) (err error) {
 		out, err = t.follow(ctx, c, r)
 		return err
 	})
