@@ -49,3 +49,14 @@ func (c *LapseClock) Forget(network string) {
 	defer c.mu.Unlock()
 	delete(c.seen, network)
 }
+
+// Former returns the lapsed leases of the host that has own, which are of no use any more: the host is elsewhere. Their
+// routes would stay until they expire, so the host removes them.
+func Former(leases []Lease, own Lease) (out []Lease) {
+	for _, l := range leases {
+		if l.NodeID == own.NodeID && l.Slot != own.Slot && !l.Held() && !l.Foreign {
+			out = append(out, l)
+		}
+	}
+	return out
+}

@@ -77,7 +77,7 @@ type Networks interface {
 type Leases interface {
 	// Acquire claims a slot of n for one host, in the order documented at Choose, and writes the complete lease in one
 	// transaction. It is repeatable: the holder calls it again to change its attributes, and it writes only when
-	// something differs.
+	// something differs. It removes other leases of the host.
 	//
 	// At the moment of the claim the stored definition has the plan of n, or it cannot be used, or the store has lost
 	// it. n.ModifyIndex is 0 when the version is not known.
@@ -88,8 +88,8 @@ type Leases interface {
 	// when the network was deleted; ErrHeld or ErrReserved for a claim with Exactly; ErrUnavailable, ErrDenied.
 	Acquire(ctx context.Context, n Network, c Claim) (Lease, error)
 
-	// Renew keeps the lease's session alive for another TTL and writes nothing else, except that it may remove a second
-	// lease of the same session. It returns ErrLeaseLost when the session has ended.
+	// Renew keeps the lease's session alive for another TTL and writes nothing else, except that it removes other records
+	// that the session holds and the client knows. It returns ErrLeaseLost when the session has ended.
 	Renew(ctx context.Context, l Lease) error
 
 	// Release gives up the lease: it deletes the record and ends the session. It leaves alone a lease that the caller

@@ -18,7 +18,6 @@ import (
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend/switchover"
 	"github.com/lenonet/leno/registry"
-	"github.com/lenonet/leno/registry/belief"
 )
 
 const (
@@ -125,7 +124,7 @@ func (s *switcher) endSwitch(ctx context.Context, n registry.Network, v *peers.V
 
 // haveMoved reports whether all hosts send to each other over the switch's target only.
 func (s *switcher) haveMoved(def switchover.Definition, v *peers.View) bool {
-	for _, lease := range belief.Current(v.Leases) {
+	for _, lease := range v.Leases {
 		if !def.IsMoved(lease.Backend.Options()) {
 			return false
 		}
@@ -148,7 +147,7 @@ func describeSwitch(network string, def switchover.Definition) string {
 
 // writeDelay returns how long this host waits for the hosts with lower slots to change the definition.
 func writeDelay(v *peers.View) (wait time.Duration) {
-	for _, lease := range belief.Current(v.Leases) {
+	for _, lease := range v.Leases {
 		if lease.Held() && lease.Slot < v.Own.Slot {
 			wait += writeInterval
 		}

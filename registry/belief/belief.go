@@ -28,10 +28,10 @@
 //
 // What a host believes of the others:
 //
-//  9. A record speaks for the host that holds its session, not for the host that it names. A held lease replaces
-//     another held one only if one session holds both (Current). A lapsed or missing one is a former one of a host
-//     that has a later one at the same place.
-//  10. Of two records that claim the same, the one that said so first counts (Seniority), whichever is written again.
+//  9. Who wrote a record is not known: anyone can name another host, and use its session, which is no secret. So no
+//     record takes anything from another one. A host removes its other records itself.
+//  10. Of two records that claim the same, the one that said so first counts (Seniority), whichever is held or is
+//     written again.
 //  11. A lease that the store has lost for certain is restored for its host, as lapsed, or as flanneld wrote it, unless
 //     the host does it itself, or the store shows an earlier one of it as held (Restorable).
 //  12. A lease that an earlier process knew, and the store lacks, stays until its host has had time to write it again,

@@ -26,7 +26,8 @@ func (ls leaseStore) Acquire(ctx context.Context, n registry.Network, claim regi
 		return registry.Lease{}, fmt.Errorf("acquire lease in network %s: %w: ttl %s is not within %s..%s",
 			n.Name, registry.ErrInvalid, claim.TTL, sessions.MinTTL, sessions.MaxTTL)
 	}
-	ls.kept.Delete(n.Name)
+	ls.claims.Add(1)
+	defer ls.claims.Add(-1)
 	a := &acquisition{ls: ls, network: n, claim: claim, version: n.ModifyIndex}
 	first, _ := n.Plan.Range()
 	_, _, err := claims.Record(n, claim, first)
@@ -37,6 +38,9 @@ func (ls leaseStore) Acquire(ctx context.Context, n registry.Network, claim regi
 	}
 	if err != nil {
 		return registry.Lease{}, fmt.Errorf("acquire lease in network %s: %w", n.Name, err)
+	}
+	for _, other := range registry.Former(a.view.Leases, lease) {
+		ls.drop(ctx, other, lease)
 	}
 	return lease, nil
 }
@@ -85,10 +89,7 @@ func (a *acquisition) Keep(ctx context.Context) (lease registry.Lease, ok bool, 
 		return lease, false, nil
 	}
 	entry, err := a.ls.sessions.Renew(ctx, a.claim.Session)
-	if ok = entry != nil && sessions.Fits(entry, a.claim); ok {
-		a.ls.kept.Store(a.network.Name, keptLease{lease, a.ls.kv})
-	}
-	return lease, ok, err
+	return lease, entry != nil && sessions.Fits(entry, a.claim), err
 }
 
 // Known implements claim.Steps. It reads only the changes since the client last read leases, and the record on the
@@ -423,7 +424,27 @@ func (ls leaseStore) drop(ctx context.Context, other, lease registry.Lease) {
 		return
 	}
 	ls.kv.logger.Warn("second lease of this host removed", "network", other.Network, "subnet", other.Subnet())
-	if other.Session != lease.Session {
+	if other.Held() && other.Session != lease.Session {
 		ls.sessions.Discard(ctx, other.Session)
+	}
+}
+
+// dropSeconds removes other records of this host that are under the session of a lease that was just renewed, or have
+// lapsed. Claims whose outcome was not known may have left them, or someone else wrote them: the session is no secret. The
+// records are those that are known anyway.
+func (ls leaseStore) dropSeconds(ctx context.Context, own registry.Lease) {
+	f := ls.followers.find(own.Network)
+	if f == nil || ls.claims.Load() > 0 { // a claim in progress may be about to replace the lease by the other one
+		return
+	}
+	key := ls.kv.keys.Lease(own.Network, own.Subnet())
+	for _, other := range f.secondsOf(own) {
+		_, err := ls.kv.commit(ctx, own.Network, other.Key, nil, 0,
+			&api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: own.ModifyIndex},
+			&api.KVTxnOp{Verb: api.KVCheckIndex, Key: other.Key, Index: other.Lease.ModifyIndex},
+			&api.KVTxnOp{Verb: api.KVDelete, Key: other.Key})
+		if err == nil {
+			ls.kv.logger.Warn("second lease of this host removed", "network", own.Network, "subnet", other.Lease.Subnet())
+		}
 	}
 }

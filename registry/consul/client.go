@@ -21,7 +21,7 @@ package consul
 import (
 	"context"
 	"fmt"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lenonet/leno/registry"
@@ -55,7 +55,7 @@ type Client struct {
 type shared struct {
 	last      networkList
 	lost      *claims.LostLeases
-	kept      sync.Map // by network, the keptLease of the last claim, until leases are read
+	claims    atomic.Int64 // in progress
 	followers followers
 	services  catalog.Tokens
 }

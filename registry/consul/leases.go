@@ -26,13 +26,7 @@ type leaseStore struct {
 	*shared
 }
 
-// keptLease is a lease that a claim has kept without a look at others, and the client that did so.
-type keptLease struct {
-	lease registry.Lease
-	kv    *kv
-}
-
-// Renew implements registry.Leases. It is not a Raft write, so no index changes.
+// Renew implements registry.Leases. Without a second lease, it is not a Raft write, so no index changes.
 func (ls leaseStore) Renew(ctx context.Context, l registry.Lease) (err error) {
 	defer func() { err = registry.Wrap(err, "renew lease %s", l.Subnet()) }()
 	if l.Session == "" {
@@ -41,6 +35,9 @@ func (ls leaseStore) Renew(ctx context.Context, l registry.Lease) (err error) {
 	entry, err := ls.sessions.Renew(ctx, l.Session)
 	if err == nil && entry == nil {
 		err = fmt.Errorf("%w: session %s has ended", registry.ErrLeaseLost, l.Session)
+	}
+	if err == nil {
+		ls.dropSeconds(ctx, l)
 	}
 	return err
 }

@@ -116,3 +116,20 @@ func (f *follower) isInDoubt() bool {
 	return f.belief.Empty() || f.cursor.Index() == 0 || len(f.belief.Missing()) > 0 ||
 		f.evidence.setBack || f.evidence.suspectLoss
 }
+
+// secondsOf returns the known records on other slots that own's session holds, and those of its host that have lapsed. It
+// returns none while leases are read.
+func (f *follower) secondsOf(own registry.Lease) (out []*belief.Record) {
+	if !f.mu.TryAcquire(1) {
+		return nil
+	}
+	defer f.mu.Release(1)
+	for key, r := range f.belief.Records() {
+		_, isMissing := f.belief.Missing()[key]
+		isOwn := r.Lease.Session == own.Session || r.Lease.NodeID == own.NodeID && !r.Lease.Held()
+		if isOwn && r.Err == nil && !isMissing && r.Lease.Slot != own.Slot {
+			out = append(out, r)
+		}
+	}
+	return out
+}

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/registry"
-	claims "github.com/lenonet/leno/registry/claim"
 )
 
 // WatchLeases implements registry.Leases. It follows the network's directory of recent changes, and reads all leases
@@ -34,23 +33,7 @@ func (ls leaseStore) WatchLeases(
 		return registry.LeaseSet{}, 0, fmt.Errorf("watch leases of network %s: %w", n.Name, err)
 	}
 	f.lapses.Observe(n.Name, set.Leases, time.Now())
-	ls.dropSeconds(ctx, n.Name, set.Leases)
 	return set, index, nil
-}
-
-// dropSeconds removes other leases of this host after a claim that has kept a lease without reading others.
-func (ls leaseStore) dropSeconds(ctx context.Context, network string, leases []registry.Lease) {
-	value, ok := ls.kept.Load(network)
-	if !ok || value.(keptLease).kv != ls.kv { // another client may lack the rights
-		return
-	}
-	ls.kept.Delete(network)
-	own := value.(keptLease).lease
-	for _, other := range claims.Surplus(leases, own) {
-		if other.Session != registry.UnknownSession && !other.Missing && registry.SameMachine(other, own) {
-			ls.drop(ctx, other, own)
-		}
-	}
 }
 
 // Followed implements registry.Follower.

@@ -33,6 +33,12 @@ func (c *Client) Acquire(ctx context.Context, n registry.Network, claim registry
 	for _, s := range a.replaced {
 		c.own.sessions.discard(ctx, s)
 	}
+	if a.tree != nil {
+		leases, _ := c.own.readLeases(a.tree, n)
+		for _, other := range registry.Former(leases, lease) {
+			c.own.dropSurplus(ctx, other)
+		}
+	}
 	return lease, nil
 }
 

@@ -88,6 +88,10 @@ func (a acquisition) Take(_ context.Context, choice registry.Choice) (registry.L
 	}
 	key := leaseKey(a.network.Name, want.Subnet())
 	s.putLocked(key, value, session)
+	set, _ := s.leasesLocked(a.network)
+	for _, other := range registry.Former(set.Leases, want) {
+		s.deleteLocked(leaseKey(other.Network, other.Subnet()))
+	}
 	return s.stamp(want, key), nil
 }
 

@@ -28,6 +28,11 @@ func (c *Client) Renew(ctx context.Context, l registry.Lease) error {
 		if !c.store.renewLocked(l.Session) {
 			return registry.ErrLeaseLost
 		}
+		for key, r := range c.store.records { // second leases
+			if r.session == l.Session && strings.HasPrefix(key, leasesDir+l.Network+"/") && key != leaseKey(l.Network, l.Subnet()) {
+				c.store.deleteLocked(key)
+			}
+		}
 		return nil
 	}), "renew lease %s", l.Subnet())
 }

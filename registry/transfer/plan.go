@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/registry"
-	"github.com/lenonet/leno/registry/belief"
 )
 
 // plan reads both stores and fills in what there is to do. It writes nothing.
@@ -150,11 +149,23 @@ func (c *copier) planLease(l registry.Lease, all []registry.Lease) Lease {
 		return out
 	}
 	for _, other := range all {
-		if other.Slot != l.Slot && isSameHost(l, other) && belief.IsLater(other, l) {
+		if other.Slot != l.Slot && isSameHost(l, other) && isLater(other, l) {
 			out.skip(fmt.Sprintf("its host has %s now", other.Subnet()))
 		}
 	}
 	return out
+}
+
+// isLater reports whether lease a is a later one of its host than lease b. A missing lease is, because a store that was
+// set back shows earlier ones.
+func isLater(a, b registry.Lease) bool {
+	if a.Missing != b.Missing {
+		return a.Missing
+	}
+	if a.Held() != b.Held() {
+		return a.Held()
+	}
+	return cmp.Or(cmp.Compare(a.ModifyIndex, b.ModifyIndex), cmp.Compare(a.Slot, b.Slot)) > 0
 }
 
 // isSameHost reports whether two leases have a node id, a node name or an address in common, so that only one of them

@@ -9,7 +9,6 @@ import (
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
-	"github.com/lenonet/leno/registry/belief"
 )
 
 // bulkThreshold is the number of hosts up to which each host has an event of its own when several do the same at once.
@@ -35,7 +34,8 @@ type peerChange struct {
 // peerEvents returns the events for what the other hosts did between two reads of all leases. If many hosts did the
 // same, one event stands for all of them.
 func peerEvents(before, now []registry.Lease, ownID string) []api.Event {
-	was, is := peerLeases(before, ownID), peerLeases(now, ownID)
+	was := peerLeases(before, ownID, nil)
+	is := peerLeases(now, ownID, was)
 	found := map[string][]peerChange{}
 	for _, id := range slices.Sorted(maps.Keys(is)) {
 		l := is[id]
@@ -60,11 +60,16 @@ func peerEvents(before, now []registry.Lease, ownID string) []api.Event {
 	return out
 }
 
-// peerLeases returns the current lease of each other host, by node id: the later one of several.
-func peerLeases(leases []registry.Lease, ownID string) map[string]registry.Lease {
+// peerLeases returns one lease of each other host, by node id: of several the one in before, or else the oldest.
+func peerLeases(leases []registry.Lease, ownID string, before map[string]registry.Lease) map[string]registry.Lease {
 	out := map[string]registry.Lease{}
 	for _, l := range leases {
-		if before, ok := out[l.NodeID]; l.NodeID != ownID && (!ok || belief.IsLater(l, before)) {
+		if l.NodeID == ownID {
+			continue
+		}
+		other, ok := out[l.NodeID]
+		old, known := before[l.NodeID]
+		if !ok || known && l.Slot == old.Slot || !(known && other.Slot == old.Slot) && l.CreateIndex < other.CreateIndex {
 			out[l.NodeID] = l
 		}
 	}
@@ -157,7 +162,7 @@ func (c peerChange) sentence() string {
 func (f *Follower) reportPeers(before, now Snapshot, known bool) {
 	own, report := f.o.Identity().NodeID, f.o.Report
 	if !known {
-		n := len(peerLeases(now.Set.Leases, own))
+		n := len(peerLeases(now.Set.Leases, own, nil))
 		have := "other hosts have a lease"
 		if n == 1 {
 			have = "other host has a lease"

@@ -58,8 +58,9 @@ func TestPeerEvents(t *testing.T) {
 			[]string{"the lease of b on 10.5.2.0/24 lapsed, its routes stay"}},
 		{"returned elsewhere", []registry.Lease{lease("b", 2, lapsed)}, []registry.Lease{lease("b", 2, moved)},
 			[]string{"b holds 10.5.2.0/24 again", "b moved from 192.0.2.2 to 192.0.2.99"}},
-		{"another subnet", []registry.Lease{lease("b", 2, nil)}, []registry.Lease{lease("b", 2, lapsed), lease("b", 3, nil)},
+		{"another subnet", []registry.Lease{lease("b", 2, nil)}, []registry.Lease{lease("b", 3, nil)},
 			[]string{"b moved from 192.0.2.2 to 192.0.2.3", "b has 10.5.3.0/24 now, it had 10.5.2.0/24"}},
+		{"another record of it", []registry.Lease{lease("b", 2, nil)}, []registry.Lease{lease("b", 2, nil), lease("b", 3, moved)}, nil},
 		{"many lapsed", many[:9], changed(many[:9], lapsed),
 			[]string{"9 hosts let their leases lapse, their routes stay: " +
 				"h000, h001, h002, h003, h004, h005, h006, h007 and 1 more"}},

@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -8,17 +9,22 @@ import (
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
-	"github.com/lenonet/leno/registry/belief"
 )
 
-// Of returns the peers of the host that holds own, from the leases of a network. This host's own lease is never a
-// peer, whatever its record says. Lapsed leases stay peers until their record is removed, because their host may well
-// be alive. seniority ranks the leases; without it, CreateIndex does.
+// Of returns the peers of the host that holds own, from the leases of a network, sorted by slot. This host's own lease is
+// never a peer, whatever its record says. All other leases are peers until their record is removed: a lapsed one, because
+// its host may well be alive, and one of two of the same host, because anyone may have written the other. seniority ranks
+// the leases; without it, CreateIndex does.
 func Of(leases []registry.Lease, own registry.Lease, seniority map[netip.Prefix]uint64) []backend.Peer {
-	isOwn := func(l registry.Lease) bool { return l.NodeID == own.NodeID || l.Slot == own.Slot }
-	current := belief.Current(slices.DeleteFunc(slices.Clone(leases), isOwn))
-	out := make([]backend.Peer, 0, len(current))
-	for _, l := range current {
+	out := make([]backend.Peer, 0, len(leases))
+	for _, l := range slices.SortedFunc(slices.Values(leases), bySlot) {
+		if l.NodeID == own.NodeID || l.Slot == own.Slot {
+			continue
+		}
+		rank, ok := seniority[l.Subnet()]
+		if !ok {
+			rank = l.CreateIndex
+		}
 		out = append(out, backend.Peer{
 			Node:       l.Node,
 			Subnets:    l.Subnets,
@@ -26,25 +32,13 @@ func Of(leases []registry.Lease, own registry.Lease, seniority map[netip.Prefix]
 			MTU:        l.MTU,
 			Backend:    l.Backend.Type,
 			Attributes: l.Backend.Options(),
-			Precedence: precedence(l, seniority),
+			Precedence: rank,
 		})
 	}
 	return out
 }
 
-// precedence returns the rank of a lease, where the lowest wins: held leases come before lapsed ones, and senior ones
-// before others. A record that contradicts what a live host has said before takes nothing from that host.
-func precedence(l registry.Lease, seniority map[netip.Prefix]uint64) uint64 {
-	const unheld = 1 << 63
-	rank, ok := seniority[l.Subnet()]
-	if !ok {
-		rank = l.CreateIndex
-	}
-	if l.Held() {
-		return rank
-	}
-	return unheld | rank
-}
+func bySlot(a, b registry.Lease) int { return cmp.Compare(a.Slot, b.Slot) }
 
 // List returns the peers of the host that holds own, sorted by name, for the API. skipped are those that the backend
 // left out. The traffic counters are missing: the caller adds them.

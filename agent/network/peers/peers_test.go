@@ -18,7 +18,7 @@ func TestOf(t *testing.T) {
 	stranger := agenttest.Lease("x", 1, "sx", 9)
 	missing := agenttest.Lease("b", 4, "", 7) // lost by a store that was set back to a time when b was elsewhere
 	missing.Missing = true
-	forged := agenttest.Lease("b", 5, "sx", 9) // by another host, which can only guess b's session
+	forged := agenttest.Lease("b", 5, "sx", 9) // by another host, in b's name and at its own address
 	forged.PublicIPs = agenttest.Lease("x", 5, "sx", 9).PublicIPs
 	unknown, copied := forged, forged
 	unknown.Session = registry.UnknownSession
@@ -34,22 +34,20 @@ func TestOf(t *testing.T) {
 		{"others, sorted", []registry.Lease{agenttest.Lease("c", 3, "s", 1), own, agenttest.Lease("b", 2, "s", 1)},
 			[]string{"b 10.5.2.0/24", "c 10.5.3.0/24"}},
 		{"a lapsed lease stays", []registry.Lease{agenttest.Lease("b", 2, "", 1)}, []string{"b 10.5.2.0/24"}},
-		{"the held one of a host's leases counts",
-			[]registry.Lease{agenttest.Lease("b", 2, "", 9), agenttest.Lease("b", 4, "s", 1)}, []string{"b 10.5.4.0/24"}},
-		{"and of two under one session the newest", []registry.Lease{agenttest.Lease("b", 2, "s", 1), agenttest.Lease("b", 4, "s", 2)},
-			[]string{"b 10.5.4.0/24"}},
-		{"a held one of another session takes nothing away", []registry.Lease{agenttest.Lease("b", 2, "sb", 1), forged},
+		{"a held one takes nothing from a lapsed one",
+			[]registry.Lease{agenttest.Lease("b", 2, "", 9), agenttest.Lease("b", 4, "sx", 10)}, []string{"b 10.5.2.0/24", "b 10.5.4.0/24"}},
+		{"nor a newer one under the same session", []registry.Lease{agenttest.Lease("b", 2, "s", 1), agenttest.Lease("b", 4, "s", 2)},
+			[]string{"b 10.5.2.0/24", "b 10.5.4.0/24"}},
+		{"nor one of another session", []registry.Lease{agenttest.Lease("b", 2, "sb", 1), forged},
 			[]string{"b 10.5.2.0/24", "b 10.5.5.0/24"}},
 		{"nor one with the same address", []registry.Lease{agenttest.Lease("b", 2, "sb", 1), copied},
 			[]string{"b 10.5.2.0/24", "b 10.5.5.0/24"}},
 		{"nor one whose session is not known", []registry.Lease{agenttest.Lease("b", 2, registry.UnknownSession, 1), unknown},
 			[]string{"b 10.5.2.0/24", "b 10.5.5.0/24"}},
-		{"a lapsed one stays beside one at another address", []registry.Lease{agenttest.Lease("b", 2, "", 1), forged},
+		{"nor one at another address from a lapsed one", []registry.Lease{agenttest.Lease("b", 2, "", 1), forged},
 			[]string{"b 10.5.2.0/24", "b 10.5.5.0/24"}},
-		{"the missing one counts before a held one", []registry.Lease{agenttest.Lease("b", 2, "s", 3), missing},
-			[]string{"b 10.5.4.0/24"}},
-		{"and before one that lapsed later", []registry.Lease{agenttest.Lease("b", 2, "", 9), missing}, []string{"b 10.5.4.0/24"}},
-		{"else the newest", []registry.Lease{agenttest.Lease("b", 2, "", 9), agenttest.Lease("b", 4, "", 1)}, []string{"b 10.5.2.0/24"}},
+		{"nor a missing one from an earlier one that is back", []registry.Lease{agenttest.Lease("b", 2, "s", 3), missing},
+			[]string{"b 10.5.2.0/24", "b 10.5.4.0/24"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -64,15 +62,17 @@ func TestOf(t *testing.T) {
 	}
 }
 
+// TestPrecedence: the senior lease comes first, held or not.
 func TestPrecedence(t *testing.T) {
-	held, older, lapsed := agenttest.Lease("b", 2, "s", 1), agenttest.Lease("c", 3, "s", 1), agenttest.Lease("d", 4, "", 1)
-	held.CreateIndex, older.CreateIndex, lapsed.CreateIndex = 20, 10, 5
-	if !(precedence(older, nil) < precedence(held, nil) && precedence(held, nil) < precedence(lapsed, nil)) {
-		t.Errorf("held %d, older %d, lapsed %d", precedence(held, nil), precedence(older, nil), precedence(lapsed, nil))
+	own, lapsed, held := agenttest.Lease("a", 1, "sa", 1), agenttest.Lease("b", 2, "", 9), agenttest.Lease("b", 3, "sx", 9)
+	lapsed.CreateIndex, held.CreateIndex = 5, 10
+	peers := Of([]registry.Lease{lapsed, held}, own, nil)
+	if peers[0].Precedence >= peers[1].Precedence {
+		t.Errorf("lapsed %d, held %d", peers[0].Precedence, peers[1].Precedence)
 	}
-	ranks := map[netip.Prefix]uint64{older.Subnet(): 30, lapsed.Subnet(): 1}
-	if !(precedence(held, ranks) < precedence(older, ranks) && precedence(older, ranks) < precedence(lapsed, ranks)) {
-		t.Errorf("with ranks: held %d, older %d, lapsed %d", precedence(held, ranks), precedence(older, ranks), precedence(lapsed, ranks))
+	peers = Of([]registry.Lease{lapsed, held}, own, map[netip.Prefix]uint64{lapsed.Subnet(): 30})
+	if peers[0].Precedence <= peers[1].Precedence {
+		t.Errorf("with ranks: lapsed %d, held %d", peers[0].Precedence, peers[1].Precedence)
 	}
 }
 

@@ -28,6 +28,21 @@ var holdingTests = []test{
 		again := s.acquire(r, n, c)
 		s.equal("subnet", again.Subnet(), now.Subnet())
 	}},
+	{"a host that takes another slot removes its lapsed lease", func(s *suite) {
+		r, n := s.open(), s.network("default", wide)
+		c := s.claim(0)
+		old, other := s.acquire(r, n, c), s.acquire(r, n, s.claim(1))
+		for _, l := range []registry.Lease{old, other} {
+			s.store.EndSession(s.T, l.Session)
+		}
+		c.Avoid = old.Subnet()
+		now := s.acquire(s.open(), n, c)
+		if now.Slot == old.Slot || now.Slot == other.Slot {
+			s.Fatalf("slot %d", now.Slot)
+		}
+		s.gone(s.leaseKey(n, old.Slot))
+		s.lapsed(r, n, other.Slot)
+	}},
 	{"renew writes nothing", func(s *suite) {
 		r := s.open()
 		n := s.network("default", wide)
@@ -52,6 +67,28 @@ var holdingTests = []test{
 		set, _, err := r.WatchLeases(s.ctx(), n, index)
 		s.ok(err)
 		s.equal("leases", len(set.Leases), 2)
+	}},
+	{"renew removes what else is under the session", func(s *suite) {
+		r, n := s.open(), s.network("default", wide)
+		l := s.acquire(r, n, s.claim(0))
+		// A session is no secret: another program locks a record with it that names the host.
+		c := s.claim(1)
+		c.Session = l.Session
+		forged := s.acquire(s.open(), n, c)
+		s.equal("session", forged.Session, l.Session)
+		copied := l
+		copied.Slot, copied.Subnets = forged.Slot, forged.Subnets
+		value, err := registry.FormatLease(copied)
+		s.ok(err)
+		s.store.Put(s.T, s.leaseKey(n, forged.Slot), value)
+		ctx := s.ctx()
+		for isThere := true; isThere; {
+			_, _, err = r.WatchLeases(ctx, n, 0)
+			s.ok(err)
+			s.ok(r.Renew(ctx, l))
+			_, _, isThere = s.store.Get(s.T, s.leaseKey(n, forged.Slot))
+		}
+		s.stays(n, l)
 	}},
 	{"renew without a session", func(s *suite) {
 		r := s.open()
