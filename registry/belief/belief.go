@@ -23,8 +23,8 @@
 //     one that is not, which anyone may have written. None is shown once the host has written another
 //     record since, or another record has the same subnet. A record that a snapshot has brought back was not written
 //     since; so of two that went missing one after the other, the first is the later one.
-//  8. An announced change says where to look. It is applied at once only if it adds a record or repeats a known one; a
-//     removal, another value, and one that was found later must be confirmed by a read of the record (Unproven).
+//  8. An announced change only says where to look: the record is read, and must say the same (Unproven). Only the first
+//     record of a host is shown without that, until the next list.
 //
 // What a host believes of the others:
 //

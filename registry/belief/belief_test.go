@@ -47,6 +47,15 @@ func (s *store) read(marker, index uint64, records ...*Record) {
 	s.suspect = false
 }
 
+// tell announces changes, and the records that they must be confirmed by are as they say.
+func (s *store) tell(changes ...Change) {
+	read := map[string]*Record{}
+	for key, i := range s.Unproven(changes) {
+		read[key] = changes[i].Record
+	}
+	s.Apply(changes, read)
+}
+
 // value returns the value of the known record with a key, "" for none.
 func (s *store) value(key string) string {
 	if r := s.Record(key); r != nil {
@@ -104,8 +113,7 @@ func TestMissingUntilExplained(t *testing.T) {
 		change   Change
 		want     string
 	}{
-		{"a removal before the list was read", 20, false, change(28, "", false), ""},
-		{"a removal after it", 20, false, change(31, "", false), ""},
+		{"a removal, because the record is not there anyway", 20, false, change(31, "", false), "old"},
 		{"a removal another host found", 2, true, change(40, "", true), "old"},
 		{"a record with a low index of a new cluster", 20, false, change(5, "new", false), "new"},
 		{"a record in the same tree", 2, true, change(40, "new", false), "new"},
@@ -113,7 +121,7 @@ func TestMissingUntilExplained(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := lostRecord(t, tt.marker, tt.restored)
-			s.Apply([]Change{tt.change}, nil)
+			s.tell(tt.change)
 			if got := s.value(key); got != tt.want {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
@@ -234,9 +242,9 @@ func TestOlderRecordWhileAway(t *testing.T) {
 		{"locked by its host", func(s *store) { read(s, "old", "s2", 90) }, "old"},
 		{"written by its host", func(s *store) { read(s, "later", "s2", 90) }, "later"},
 		{"written, as a change says", func(s *store) {
-			s.Apply([]Change{{Key: key, Index: 95, Record: record(key, leaseOf("a", "vxlan", "later"), "s", 95)}}, nil)
+			s.tell(Change{Key: key, Index: 95, Record: record(key, leaseOf("a", "vxlan", "later"), "s", 95)})
 		}, "later"},
-		{"removed", func(s *store) { s.Apply([]Change{{Key: key, Index: 95}}, nil) }, ""},
+		{"removed", func(s *store) { s.tell(Change{Key: key, Index: 95}) }, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newStore()
@@ -300,7 +308,8 @@ func TestOlderRecordOrNot(t *testing.T) {
 		{"only the older one has the network's backend",
 			[]step{{before, leaseOf("a", "udp", "new"), "s", 50}, {2, older, "s", 30}}, nil, older},
 		{"only the known one has it", []step{{before, known, "s", 50}, {2, leaseOf("a", "udp", "old"), "s", 30}}, nil, known},
-		{"the older one is announced as an edit", same, written(80, older, true), known},
+		{"the older one is announced as an edit", same,
+			&Change{Key: key, Index: 80, Record: record(key, older, "s", 30), Later: true}, known},
 		{"another one is announced as an edit", same, written(80, edited, true), edited},
 		{"written again in another cluster, with a lower index", same, written(40, moved, false), moved},
 	} {
@@ -320,7 +329,7 @@ func TestOlderRecordOrNot(t *testing.T) {
 				}
 			}
 			if tt.change != nil {
-				s.Apply([]Change{*tt.change}, nil)
+				s.tell(*tt.change)
 			}
 			if got := s.value(key); got != tt.want {
 				t.Errorf("got %s, want %s", got, tt.want)
@@ -501,11 +510,13 @@ func recordsOf(records map[string]uint64) (out []*Record) {
 	return out
 }
 
-// TestUnprovenChanges: removals and late announcements must be confirmed by their records, unless a list or a later
-// change has superseded them.
+// TestUnprovenChanges: whatever is announced of a known record or host, or late, must be confirmed by the record, unless a
+// list or a later change has superseded it.
 func TestUnprovenChanges(t *testing.T) {
 	t.Parallel()
 	s := storeWith(map[string]uint64{"a": 10, "b": 11})
+	ofHost := leaseOf("a", "vxlan", "")
+	s.known["b"] = record("b", ofHost, "s", 11)
 	written := func(key string, index uint64, later bool) Change {
 		return Change{Key: key, Index: index, Record: record(key, "v", "s", index), Later: later}
 	}
@@ -518,7 +529,11 @@ func TestUnprovenChanges(t *testing.T) {
 		{"nothing", nil, nil},
 		{"a write of an unknown record", []Change{written("c", 30, false)}, nil},
 		{"another value of a known record", []Change{written("a", 30, false)}, map[string]int{"a": 0}},
-		{"the same value", []Change{{Key: "a", Index: 30, Record: record("a", "a", "s", 30)}}, nil},
+		{"the same value", []Change{{Key: "a", Index: 30, Record: record("a", "a", "s", 30)}}, map[string]int{"a": 0}},
+		{"the same value, not held", []Change{{Key: "a", Index: 30, Record: record("a", "a", "", 30)}}, map[string]int{"a": 0}},
+		{"a write before the last list", []Change{written("a", 20, false)}, nil},
+		{"a write of an unknown record of a known host", []Change{{Key: "c", Index: 30, Record: record("c", ofHost, "s", 30)}},
+			map[string]int{"c": 0}},
 		{"a write found later", []Change{written("a", 30, true)}, map[string]int{"a": 0}},
 		{"a removal", []Change{written("c", 29, false), removed("a", 30)}, map[string]int{"a": 1}},
 		{"a removal of an unknown record", []Change{removed("c", 30)}, nil},

@@ -14,62 +14,82 @@ type Change struct {
 	Later  bool    // found and announced by another host later than it took place
 }
 
-// Unproven returns, by the key of its record, the position of every change that the record must confirm: a removal, a
-// record that was written earlier than its announcement, and another value of a known record. Only the last change of
-// each record counts.
+// Unproven returns, by the key of its record, the position of every change after which the record must be read: the last
+// one of each known record, and those that add a record of a known host or were found later.
 func (b *Belief) Unproven(changes []Change) map[string]int {
-	last := map[string]int{}
-	for i, ch := range changes {
-		last[ch.Key] = i
-	}
 	out := map[string]int{}
-	for i, ch := range changes {
-		known := b.known[ch.Key]
+	var hosts map[string]bool // by node id, with known records
+	for key, i := range lastOf(changes) {
+		ch, known := changes[i], b.known[key]
+		if known == nil && ch.Record != nil && hosts == nil {
+			hosts = b.hosts()
+		}
 		switch {
-		case last[ch.Key] != i, ch.Index <= b.tree.listed:
-		case ch.Record == nil && known == nil:
-		case ch.Record == nil, ch.Later, known != nil && !bytes.Equal(ch.Record.Value, known.Value):
-			out[ch.Key] = i
+		case b.isListed(ch):
+		case known != nil, ch.Record != nil && (ch.Later || hosts[ch.Record.Lease.NodeID]):
+			out[key] = i
 		}
 	}
 	return out
 }
 
-// Apply applies changes to the known state, and then what the store said of the records that were read to confirm them.
-func (b *Belief) Apply(changes []Change, verified []*Record) {
+// lastOf returns the position of the last change of each record.
+func lastOf(changes []Change) map[string]int {
+	last := make(map[string]int, len(changes))
+	for i, ch := range changes {
+		last[ch.Key] = i
+	}
+	return last
+}
+
+// hosts returns the node ids of the known records.
+func (b *Belief) hosts() map[string]bool {
+	out := make(map[string]bool, len(b.known))
+	for _, r := range b.known {
+		out[r.Lease.NodeID] = r.Lease.NodeID != ""
+	}
+	return out
+}
+
+// isListed reports whether the last list was read after a change and shows it.
+func (b *Belief) isListed(ch Change) bool {
+	_, isMissing := b.missing[ch.Key]
+	return !isMissing && ch.Index <= b.tree.listed
+}
+
+// says reports whether a record is as a change says.
+func (ch Change) says(r *Record) bool {
+	return ch.Record != nil && bytes.Equal(r.Value, ch.Record.Value)
+}
+
+// Apply applies changes to the known state. read has the records that had to be read (Unproven), nil for those that do
+// not exist. One that says something else than its change is left alone: that has a change of its own, or is found by a
+// list, which tells other hosts.
+func (b *Belief) Apply(changes []Change, read map[string]*Record) {
 	visible := false
 	b.shown.isStale = true
-	for _, ch := range changes {
-		known := b.known[ch.Key]
-		m, isMissing := b.missing[ch.Key]
-		switch {
-		case !isMissing && ch.Index <= b.tree.listed:
-			continue // the list was read after that change
-		case known != nil && ch.Index <= known.Lease.ModifyIndex && (!isMissing || ch.Index <= b.tree.listed):
+	last := lastOf(changes)
+	for i, ch := range changes {
+		if last[ch.Key] != i || b.isListed(ch) {
 			continue
-		case isMissing && ch.Later && (ch.Record == nil || m.older != nil && bytes.Equal(ch.Record.Value, m.older.Value)):
-			continue // the record is known to be missing, or an older one to be there, but the reason is in doubt
 		}
 		if !ch.Later {
 			b.tree.index = max(b.tree.index, ch.Index)
 		}
-		if isMissing {
+		r, isRead := read[ch.Key]
+		m, isMissing := b.missing[ch.Key]
+		switch {
+		case isRead && r != nil:
+			known := b.known[ch.Key]
+			if ch.says(r) || known != nil && bytes.Equal(r.Value, known.Value) {
+				visible = b.applyRead(r) || visible
+			}
+		case isRead && ch.Record == nil && (!isMissing || m.older != nil && !ch.Later):
+			delete(b.known, ch.Key)
 			delete(b.missing, ch.Key)
 			visible = true
-		}
-		if ch.Record == nil {
-			if known != nil {
-				delete(b.known, ch.Key)
-				visible = true
-			}
-			continue
-		}
-		visible = b.learn(ch.Record.continuing(known)) || visible
-	}
-	for _, r := range verified {
-		_, isMissing := b.missing[r.Key]
-		if known := b.known[r.Key]; known != nil && !isMissing && bytes.Equal(r.Value, known.Value) {
-			visible = b.learn(r) || visible
+		case !isRead && ch.Record != nil && b.known[ch.Key] == nil:
+			visible = b.learn(ch.Record) || visible
 		}
 	}
 	if visible {
@@ -77,14 +97,20 @@ func (b *Belief) Apply(changes []Change, verified []*Record) {
 	}
 }
 
-// continuing returns an announced record as the successor of known.
-func (r *Record) continuing(known *Record) *Record {
-	if known == nil || known.Lease.CreateIndex == r.Lease.CreateIndex {
-		return r
+// applyRead makes a record that the store has the known one, unless a list must tell whether it is an older one, and
+// reports whether callers see a difference.
+func (b *Belief) applyRead(r *Record) (visible bool) {
+	known := b.known[r.Key]
+	m, isMissing := b.missing[r.Key]
+	switch isOlder := known != nil && r.Lease.ModifyIndex <= known.Lease.ModifyIndex; {
+	case isMissing && (m.isOlder(r) || isOlder && r.Lease.ModifyIndex <= b.tree.listed):
+		return false
+	case !isMissing && isOlder && known.Lease.Session != registry.UnknownSession:
+		return false
 	}
-	copied := *r
-	copied.Lease.CreateIndex = known.Lease.CreateIndex
-	return &copied
+	b.tree.index = max(b.tree.index, r.Lease.ModifyIndex)
+	delete(b.missing, r.Key)
+	return b.learn(r) || isMissing
 }
 
 // learn makes a record a known one, and reports whether callers see a difference.
@@ -123,20 +149,6 @@ func (b *Belief) Unexplained(l List, changes []Change) []*Record {
 	for key := range b.known {
 		if _, isMissing := b.missing[key]; !explained[key] && !isMissing && l.Records[key] == nil {
 			out = append(out, &Record{Key: key})
-		}
-	}
-	return out
-}
-
-// Of returns the keys of the usable known records of hosts with the given node ids, each with its host's.
-func (b *Belief) Of(ids map[string]int) map[string]string {
-	out := map[string]string{}
-	if len(ids) == 0 {
-		return out
-	}
-	for key, r := range b.known {
-		if _, wanted := ids[r.Lease.NodeID]; wanted && r.Err == nil {
-			out[key] = r.Lease.NodeID
 		}
 	}
 	return out

@@ -1,7 +1,6 @@
 package belief
 
 import (
-	"bytes"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -25,6 +24,8 @@ type world struct {
 	tree      contents
 	snapshots []contents
 	restored  bool            // since the client looked last
+	losses    uint64          // how often it was emptied or set back
+	lapsed    map[string]bool // by key and index
 	removed   map[string]bool // by key: the client can tell that it was removed
 	hosts     []*host
 	sessions  int
@@ -59,7 +60,8 @@ func keyOf(slot uint64) string { return fmt.Sprintf("10.5.%d.0-24", slot) }
 func (h *host) value() string { return leaseOf(h.id, "vxlan", fmt.Sprint(h.mark)) }
 
 func newWorld(t *testing.T, kind string) *world {
-	w := &world{t: t, rnd: seed.Rand(t), kind: kind, now: time.Now(), shown: map[uint64]string{}, removed: map[string]bool{}}
+	w := &world{t: t, rnd: seed.Rand(t), kind: kind, now: time.Now(), shown: map[uint64]string{}, removed: map[string]bool{},
+		lapsed: map[string]bool{}}
 	w.tree = contents{records: map[string]*Record{}, marker: 1, index: 1}
 	w.client.SetBackend("vxlan")
 	for i := range 4 {
@@ -102,23 +104,16 @@ func unheldBy(r *Record) *Record {
 	return &copied
 }
 
-// tell announces changes to the client, which confirms them as it must.
+// tell announces changes to the client, which reads the records that it must.
 func (w *world) tell(changes []Change) {
 	if w.client.Empty() || w.restored {
 		return
 	}
-	var verified []*Record
-	contradicted := map[string]bool{}
-	unproven := w.client.Unproven(changes)
-	for key, i := range unproven {
-		stored, ch := w.tree.records[key], changes[i]
-		if stored != nil {
-			verified = append(verified, stored)
-		}
-		contradicted[key] = (stored == nil) != (ch.Record == nil) ||
-			stored != nil && !bytes.Equal(stored.Value, ch.Record.Value)
+	read := map[string]*Record{}
+	for key := range w.client.Unproven(changes) {
+		read[key] = w.tree.records[key]
 	}
-	w.client.Apply(slices.DeleteFunc(changes, func(ch Change) bool { return contradicted[ch.Key] }), verified)
+	w.client.Apply(changes, read)
 	w.check()
 }
 
@@ -133,6 +128,7 @@ func (w *world) remove(key string) {
 
 // lose makes every running host write its record again before the client gives it up.
 func (w *world) lose() {
+	w.losses++
 	clear(w.removed)
 	for _, h := range w.hosts {
 		if h.running && !h.released {
@@ -173,6 +169,7 @@ func (w *world) step() {
 			lapsed.Lease.Session, lapsed.Lease.ModifyIndex = "", w.tree.index
 			w.t.Logf("%s lapses at %d", r.Key, w.tree.index)
 			w.tree.records[r.Key] = &lapsed
+			w.lapsed[fmt.Sprint(r.Key, w.tree.index)] = true
 			h.writes = w.now.Add(time.Duration(w.rnd.Int64N(int64(settle / 2))))
 		}
 	case 5:
@@ -234,19 +231,27 @@ func (w *world) look() {
 	w.check()
 }
 
-// announce tells the client of a record, truly, too late or falsely, which it confirms as it must.
+// announce tells the client something of a record, truly, too late or falsely: that it was removed or is a stranger's, or
+// what is known of it with another flag.
 func (w *world) announce(h *host) {
 	if w.client.Empty() || w.restored {
 		return
 	}
 	key := keyOf(h.slot)
 	ch := Change{Key: key, Index: w.tree.index + 1, Later: w.rnd.IntN(4) == 0}
-	if w.rnd.IntN(3) > 0 {
+	known := w.client.Record(key)
+	if known == nil {
+		return // nothing contradicts it, until the next list
+	}
+	switch w.rnd.IntN(4) {
+	case 0:
+	case 1:
+		copied := *known
+		copied.Lease = Announced(copied.Lease, ch.Index, w.rnd.IntN(2) == 0)
+		ch.Record = &copied
+	default:
 		ch.Record = record(key, leaseOf("stranger", "vxlan", ""), registry.UnknownSession, ch.Index)
 		ch.Record.Lease.Slot = h.slot
-	}
-	if _, isMissing := w.client.Missing()[key]; isMissing && ch.Record == nil || w.client.Record(key) == nil {
-		return // nothing contradicts it, until the next list
 	}
 	w.tell([]Change{ch})
 }
@@ -266,8 +271,14 @@ func (w *world) check() {
 		if l.Missing && slices.ContainsFunc(set.Leases[:i], func(o registry.Lease) bool { return o.Missing && o.NodeID == l.NodeID }) {
 			w.t.Fatalf("two missing leases of %s: %+v", l.NodeID, set.Leases)
 		}
+		if !l.Held() && !l.Missing && !w.lapsed[fmt.Sprint(keyOf(l.Slot), l.ModifyIndex)] {
+			w.t.Fatalf("%s has not lapsed: %+v", l.NodeID, l)
+		}
 		shown[l.NodeID] = append(shown[l.NodeID], l.Slot)
 		fmt.Fprintln(&text, l.Slot, l.NodeID, l.Held(), l.Missing, l.Lost)
+	}
+	if set.SetBack > w.losses {
+		w.t.Fatalf("the store was set back %d times, seen %d times", w.losses, set.SetBack)
 	}
 	for _, h := range w.hosts {
 		isShown := slices.Contains(shown[h.id], h.slot)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/lenonet/leno/internal/testkit/seed"
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/belief"
 	"github.com/lenonet/leno/registry/consul/changelog"
 	"github.com/lenonet/leno/registry/consul/keys"
 )
@@ -114,7 +115,8 @@ func TestViewKeepsUp(t *testing.T) {
 				if rnd.IntN(10) == 0 || f.belief.Empty() {
 					f.accept(f.newList(pairsOf(store), index))
 				} else {
-					f.belief.Apply(f.changesOf([]changelog.Change{{Subnet: name, Index: index, Value: value}}), nil)
+					changes := f.changesOf([]changelog.Change{{Subnet: name, Index: index, Value: value}})
+					f.belief.Apply(changes, f.readOf(changes, store))
 				}
 				if rnd.IntN(4) != 0 {
 					continue
@@ -133,6 +135,17 @@ func TestViewKeepsUp(t *testing.T) {
 			}
 		})
 	}
+}
+
+// readOf returns the records that a follower must read before it applies changes.
+func (f *follower) readOf(changes []belief.Change, store map[string]*api.KVPair) map[string]*belief.Record {
+	read := map[string]*belief.Record{}
+	for key := range f.belief.Unproven(changes) {
+		if read[key] = nil; store[key] != nil {
+			read[key] = f.record(store[key])
+		}
+	}
+	return read
 }
 
 // pairsOf returns a list as Consul does. The tree may keep it.
