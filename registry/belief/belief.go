@@ -24,7 +24,7 @@
 //     record since, or another record has the same subnet. A record that a snapshot has brought back was not written
 //     since; so of two that went missing one after the other, the first is the later one.
 //  8. An announced change only says where to look: the record is read, and must say the same (Unproven). Only the first
-//     record of a host is shown without that, until the next list.
+//     record of a host is shown without that, until the next list. It proves nothing about the store.
 //
 // What a host believes of the others:
 //
@@ -107,6 +107,7 @@ type tree struct {
 	marker  uint64
 	index   uint64
 	listed  uint64 // the index of the last list
+	isWhole bool   // nothing was applied since that list
 	setBack uint64 // how often the store was re-created or set back
 }
 
@@ -139,11 +140,11 @@ func (b *Belief) Empty() bool { return b.shown.index == 0 }
 // Marker returns the marker of the last list.
 func (b *Belief) Marker() uint64 { return b.tree.marker }
 
-// Index returns the store's index of the known state.
+// Index returns the highest index that a list or a read has shown.
 func (b *Belief) Index() uint64 { return b.tree.index }
 
-// Listed returns the store's index of the last list.
-func (b *Belief) Listed() uint64 { return b.tree.listed }
+// IsAt reports whether all that is known is from a list at an index.
+func (b *Belief) IsAt(index uint64) bool { return b.tree.isWhole && b.tree.listed == index }
 
 // Len returns the number of known records.
 func (b *Belief) Len() int { return len(b.known) }
@@ -215,7 +216,7 @@ func (b *Belief) Accept(l List, now time.Time, o Options) {
 	maps.Copy(l.Records, kept)
 	b.missing = after
 	b.markReplaced(l, before, lost || l.Hint)
-	b.tree.marker, b.tree.index, b.tree.listed = l.Marker, l.Index, l.Index
+	b.tree.marker, b.tree.index, b.tree.listed, b.tree.isWhole = l.Marker, l.Index, l.Index, true
 	visible = b.replaceAll(l.Records, before) || visible
 	if visible {
 		b.raise()

@@ -549,6 +549,20 @@ func TestUnprovenChanges(t *testing.T) {
 	}
 }
 
+// TestAnnouncedRecord: a record that was only announced is removed by the list that lacks it, without any doubt.
+func TestAnnouncedRecord(t *testing.T) {
+	t.Parallel()
+	s := storeWith(map[string]uint64{"a": 10})
+	s.tell(Change{Key: "c", Index: 30, Record: record("c", "v", registry.UnknownSession, 30)})
+	if s.value("c") == "" || s.IsAt(20) {
+		t.Errorf("got %q", s.value("c"))
+	}
+	s.read(2, 20, recordsOf(map[string]uint64{"a": 10})...)
+	if s.value("c") != "" || len(s.Missing()) > 0 || !s.IsAt(20) {
+		t.Errorf("got %q, missing %v", s.value("c"), s.Missing())
+	}
+}
+
 // TestUnexplainedRecords: a list shows which records differ without a change that tells why.
 func TestUnexplainedRecords(t *testing.T) {
 	t.Parallel()

@@ -67,14 +67,11 @@ func (ch Change) says(r *Record) bool {
 // list, which tells other hosts.
 func (b *Belief) Apply(changes []Change, read map[string]*Record) {
 	visible := false
-	b.shown.isStale = true
+	b.shown.isStale, b.tree.isWhole = true, b.tree.isWhole && len(changes) == 0
 	last := lastOf(changes)
 	for i, ch := range changes {
 		if last[ch.Key] != i || b.isListed(ch) {
 			continue
-		}
-		if !ch.Later {
-			b.tree.index = max(b.tree.index, ch.Index)
 		}
 		r, isRead := read[ch.Key]
 		m, isMissing := b.missing[ch.Key]

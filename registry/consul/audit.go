@@ -35,8 +35,8 @@ func (f *follower) audit(ctx context.Context, kv *kv) error {
 		if err != nil {
 			return err
 		}
-		// Later entries may have hidden an edit that has no entry.
-		if index == f.belief.Listed() && index == f.belief.Index() && (exists || f.belief.Marker() == 0) {
+		// Entries since then may be false, or have hidden an edit that has none.
+		if f.belief.IsAt(index) && (exists || f.belief.Marker() == 0) {
 			return f.trim(ctx, kv)
 		}
 	}

@@ -309,6 +309,23 @@ func TestForgedEntriesAboutHosts(t *testing.T) {
 	}
 }
 
+// TestForgedLease: a lease that has an entry and no record is shown until the next list at most, which leaves no doubt.
+func TestForgedLease(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	watcher, n, leases, index := watched(t, s, never)
+	name := fmt.Sprintf("%s/changes/default/%024x_%s", s.prefix, 1, registry.SubnetKey(n.Plan.Subnets(40)[0]))
+	putRaw(t, s, map[string]string{name: string(leaseRecord(t, n, 40, 56))}, 0)
+	follow(t, watcher, n, index, []uint64{10, 20, 30, 40}, []uint64{10, 20, 30})
+	set, _, err := watcher.WatchLeases(testContext(t), n, 0)
+	if err != nil || len(set.Leases) != len(leases) || set.SetBack != 0 {
+		t.Errorf("%v, set back %d times, %v", slots(set), set.SetBack, err)
+	}
+	if watcher.followers.find(n.Name).isInDoubt() {
+		t.Error("the client is in doubt")
+	}
+}
+
 // TestMoveAfterALapse: a host whose session has ended and that claims another slot leaves no lapsed lease behind.
 func TestMoveAfterALapse(t *testing.T) {
 	t.Parallel()
