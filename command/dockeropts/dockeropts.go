@@ -11,7 +11,7 @@
 //	--bip, --mtu, --ip-masq, --ipv6, --fixed-cidr-v6      every version
 //	com.docker.network.bridge.gateway_mode_ipv4, _ipv6    27.0.1: nat, routed
 //	  … nat-unprotected                                   28.0.0
-//	--bip6                                                28.0.0
+//	--bip6; --ipv4=false of docker network create         28.0.0
 //	raw PREROUTING drops packets for published ports      28.0.0 (moby #48724)
 //	DOCKER_INSECURE_NO_IPTABLES_RAW=1                     28.0.2
 //	raw PREROUTING drops packets for every container      28.2.0 (moby #49829)
@@ -84,7 +84,7 @@ func ForDocker0(e Engine, n Network) Daemon {
 	if g := n.gateway(false); g.IsValid() {
 		add("bip", "BIP", g.String())
 	} else {
-		d.note("network %s has no IPv4: docker0 takes an IPv4 subnet of Docker's own", n.Name)
+		d.ownIPv4("docker0", n, ": from Docker 28 on, -create makes a network without IPv4")
 	}
 	if g := n.gateway(true); g.IsValid() {
 		add("ipv6", "IPV6", true)
@@ -104,6 +104,15 @@ func ForDocker0(e Engine, n Network) Daemon {
 
 func (d *Daemon) note(format string, args ...any) {
 	d.Notes = append(d.Notes, fmt.Sprintf(format, args...))
+}
+
+// ownIPv4 adds a note that the bridge gets IPv4 in a network without. Masquerading is set for both families together.
+func (d *Daemon) ownIPv4(bridge string, n Network, advice string) {
+	lost := ""
+	if n.IPMasq {
+		lost = ", which neither leno nor Docker masquerades: containers on it cannot reach IPv4 addresses outside of this host"
+	}
+	d.note("network %s has no IPv4, and %s gets an IPv4 subnet of Docker's own%s%s", n.Name, bridge, lost, advice)
 }
 
 // masquerade adds a note if Docker has to masquerade. If leno and Docker both did, Docker would
@@ -143,6 +152,10 @@ func (d *Daemon) directRouting(e Engine, add func(name, variable string, value a
 // and notes for the user.
 func Create(e Engine, n Network) (args, notes []string) {
 	args = []string{"--driver=bridge"}
+	hasIPv4 := n.gateway(false).IsValid()
+	if !hasIPv4 && e.Version.atLeast(28, 0, 0) {
+		args = append(args, "--ipv4=false")
+	}
 	for _, g := range n.Gateways {
 		if g.Addr().Is6() {
 			args = append(args, "--ipv6")
@@ -158,6 +171,9 @@ func Create(e Engine, n Network) (args, notes []string) {
 
 	var d Daemon
 	d.masquerade(n)
+	if !hasIPv4 && !e.Version.atLeast(28, 0, 0) {
+		d.ownIPv4(n.dockerName(), n, ". Docker 28 and later have --ipv4=false")
+	}
 	v, trusted := e.Version, n.trustedInterfaces()
 	switch {
 	case !v.isKnown():

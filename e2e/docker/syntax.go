@@ -42,6 +42,7 @@ var (
 		"subnet":   {"1.13", prefix, true},
 		"gateway":  {"1.13", address, true},
 		"ip-range": {"1.13", prefix, true},
+		"ipv4":     {"28.0.0", truth, false},
 		"ipv6":     {"1.13", truth, false},
 		"internal": {"1.13", truth, false},
 		"label":    {"1.13", text, true},
