@@ -326,6 +326,27 @@ func TestForgedLease(t *testing.T) {
 	}
 }
 
+// TestEntryIsNoRemoval: a record that a re-created tree lacks is missing, whatever the directory says of an earlier change.
+func TestEntryIsNoRemoval(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	watcher, n, leases, _ := watched(t, s, never, settle(time.Hour))
+	c := claim(0)
+	c.Session, c.Prefer, c.MTU = leases[0].Session, leases[0].Subnet(), 1400
+	if l, err := s.open(t, never).Acquire(testContext(t), n, c); err != nil || l.Slot != 10 {
+		t.Fatalf("%+v, %v", l, err)
+	}
+	folder := s.prefix + "/leases/default/"
+	if _, err := s.admin.KV().DeleteTree(folder, nil); err != nil {
+		t.Fatal(err)
+	}
+	s.Put(t, folder+keys.Marker, nil)
+	set, _, err := watcher.WatchLeases(testContext(t), n, 0)
+	if err != nil || len(set.Leases) != len(leases) || !set.Leases[0].Missing {
+		t.Errorf("%v, %v", slots(set), err)
+	}
+}
+
 // TestMoveAfterALapse: a host whose session has ended and that claims another slot leaves no lapsed lease behind.
 func TestMoveAfterALapse(t *testing.T) {
 	t.Parallel()

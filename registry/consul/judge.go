@@ -15,9 +15,8 @@ import (
 
 // evidence is what is known about the next list before it is read.
 type evidence struct {
-	setBack     bool              // the directory of changes shows that the store was set back
-	suspectLoss bool              // records missing from the list may have been lost, without any other sign
-	changes     map[string]uint64 // by subnet, the last change in the directory when all leases were read last
+	setBack     bool // the directory of changes shows that the store was set back
+	suspectLoss bool // records missing from the list may have been lost, without any other sign
 }
 
 // use makes n the network whose records are parsed. The caller holds f.mu.
@@ -104,9 +103,6 @@ func (f *follower) judge(l belief.List) belief.List {
 	suspect := f.mayBeSetBack(l)
 	l.Hint = suspect
 	l.Removed = func(r *belief.Record) bool {
-		if f.evidence.changes[keys.Last(r.Key)] > r.Lease.ModifyIndex {
-			return true
-		}
 		_, isMissing := f.belief.Missing()[r.Key]
 		return !isMissing && !suspect
 	}

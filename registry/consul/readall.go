@@ -20,7 +20,6 @@ func (f *follower) readAll(ctx context.Context, kv *kv, leaveDoubt bool) error {
 		return err
 	}
 	f.evidence.setBack = f.evidence.setBack || f.cursor.ShowsSetBack(changes)
-	f.evidence.changes = changes.LastChanges()
 	l, err := f.readList(ctx, kv, false)
 	if err == nil && f.isDoubtful(l) {
 		if leaveDoubt {

@@ -66,15 +66,3 @@ func (r *Reading) Complete(pairs []*api.KVPair) {
 func (r Reading) Follows(answered time.Time) bool {
 	return !answered.IsZero() && !r.Asked.IsZero() && r.Asked.Sub(answered) < r.Kept/2
 }
-
-// LastChanges returns the index of the last change of each subnet in the reading. Manual edits do not count: their
-// entries are later than the edit.
-func (r *Reading) LastChanges() map[string]uint64 {
-	out := map[string]uint64{}
-	for _, pair := range r.entries {
-		if ch, ok := Parse(r.prefix, pair); ok && !ch.Has(FlagManual) {
-			out[ch.Subnet] = max(out[ch.Subnet], ch.Index)
-		}
-	}
-	return out
-}
