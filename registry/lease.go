@@ -213,8 +213,7 @@ type Lease struct {
 	CreateIndex uint64
 	ModifyIndex uint64
 	// Missing means that the store has lost the record. The lease stays in the set until its host has had time to write
-	// it again; whether that host is alive is not known. A set has at most one missing lease per host, which is later
-	// than all stored ones of that host.
+	// it again; whether that host is alive is not known.
 	Missing bool
 	// Lost means, of a Missing lease, that the store was certainly emptied or set back to an older state, and that there
 	// is nothing in place of the record: it may be restored.

@@ -19,10 +19,7 @@
 //     before that, the host is away, and stays known as it was, lapsed, until the earlier record is removed.
 //  6. In a new tree every writer is running now, so any record there replaces a missing one: the indexes of two trees
 //     are not compared.
-//  7. Of the missing records of one host only the latest is shown; of two that went missing together, a held one before
-//     one that is not, which anyone may have written. None is shown once the host has written another
-//     record since, or another record has the same subnet. A record that a snapshot has brought back was not written
-//     since; so of two that went missing one after the other, the first is the later one.
+//  7. A missing record is shown unless another record has the same subnet, whatever else its host seems to have written.
 //  8. An announced change only says where to look: the record is read, and must say the same (Unproven). Only the first
 //     record of a host is shown without that, until the next list. It proves nothing about the store.
 //
@@ -115,11 +112,10 @@ type tree struct {
 type Missing struct {
 	Since, Until time.Time // when it was found to be missing, and when it is given up
 
-	marker   uint64  // of the tree in which the record was stored
-	index    uint64  // its ModifyIndex there; that of the known record is 0 once the tree was re-created
-	older    *Record // what a snapshot has brought back instead, nil for nothing
-	replaced bool    // its host has written another record since, or had written another one before
-	lost     bool    // for certain
+	marker uint64  // of the tree in which the record was stored
+	index  uint64  // its ModifyIndex there; that of the known record is 0 once the tree was re-created
+	older  *Record // what a snapshot has brought back instead, nil for nothing
+	lost   bool    // for certain
 }
 
 // isOlder reports whether a record is the older one, held as it was or lapsed.
@@ -215,7 +211,6 @@ func (b *Belief) Accept(l List, now time.Time, o Options) {
 	}
 	maps.Copy(l.Records, kept)
 	b.missing = after
-	b.markReplaced(l, before, lost || l.Hint)
 	b.tree.marker, b.tree.index, b.tree.listed, b.tree.isWhole = l.Marker, l.Index, l.Index, true
 	visible = b.replaceAll(l.Records, before) || visible
 	if visible {
@@ -235,7 +230,7 @@ func (b *Belief) isOlder(r *Record, m Missing, stored *Record, isBack bool) bool
 // prolong returns a missing record whose time has passed with more time, or false if it is given up.
 func prolong(m Missing, r *Record, l List, now time.Time, o Options) (Missing, *Record, bool) {
 	switch stored := l.Records[r.Key]; {
-	case stored != nil && !stored.Lease.Held() && !m.replaced:
+	case stored != nil && !stored.Lease.Held():
 		copied := *r // the older record says how long the host has been away
 		lease := &copied.Lease
 		lease.Session, lease.CreateIndex, lease.ModifyIndex = "", stored.Lease.CreateIndex, stored.Lease.ModifyIndex
@@ -259,77 +254,6 @@ func isReplaced(l registry.Lease, list List) bool {
 		}
 	}
 	return false
-}
-
-// markReplaced finds the missing records whose hosts have written others since they were lost. before are the records
-// that were missing until now, and lost means that the list may show a loss.
-func (b *Belief) markReplaced(l List, before map[string]Missing, lost bool) {
-	if len(b.missing) == 0 {
-		return
-	}
-	byHost := map[string][]string{}
-	for key := range b.missing {
-		id := l.Records[key].Lease.NodeID
-		byHost[id] = append(byHost[id], key)
-	}
-	for key, r := range l.Records {
-		of := byHost[r.Lease.NodeID]
-		if m, isMissing := b.missing[key]; isMissing || r.Err != nil || len(of) == 0 {
-			// What goes missing later was brought back, and is not the latest.
-			b.replace(l.Records, r, of, func(o Missing) bool { return isMissing && !m.replaced && m.Since.Before(o.Since) })
-			continue
-		}
-		old, bound := b.known[key], writtenAfter(r.Lease, r.Lease.ModifyIndex)
-		was, isBack := before[key]
-		isWritten := r.Lease.Held() && (old == nil || !isSameWrite(r, old.Lease.Session, old.Lease.ModifyIndex))
-		if isBack && l.Marker == was.marker {
-			isWritten = r.Lease.Held() && !isSameWrite(r, old.Lease.Session, was.index) || bound > was.index
-		}
-		b.replace(l.Records, r, of, func(m Missing) bool {
-			switch {
-			case !lost:
-				return isWritten
-			case l.Marker > m.marker: // a new tree
-				return true
-			case isBack && !was.replaced:
-				return isWritten
-			}
-			return l.Marker == m.marker && bound > m.index
-		})
-	}
-}
-
-// replace marks missing records of r's host as replaced by r, where that is so, and reports whether there were any. A
-// record that was brought back in place of such a one counts again.
-func (b *Belief) replace(records map[string]*Record, r *Record, keys []string, isSo func(Missing) bool) (visible bool) {
-	for _, key := range keys {
-		m, isMissing := b.missing[key]
-		if !isMissing || key == r.Key || m.replaced || !isSo(m) {
-			continue
-		}
-		m.replaced, visible = true, true
-		b.missing[key] = m
-		if m.older != nil {
-			records[key] = m.older
-			delete(b.missing, key)
-		}
-	}
-	return visible
-}
-
-// isSameWrite reports whether a record is as it was written with a session at an index: a store that was set back can
-// use an index again, but no host has the same session twice.
-func isSameWrite(r *Record, session string, index uint64) bool {
-	return r.Lease.ModifyIndex == index && (r.Lease.Session == session || session == registry.UnknownSession)
-}
-
-// writtenAfter returns a lower bound of the index at which a host last wrote its record, which was modified at an
-// index: the last write of a lapsed one was by the store.
-func writtenAfter(l registry.Lease, modified uint64) uint64 {
-	if l.Held() {
-		return modified
-	}
-	return min(l.CreateIndex, modified)
 }
 
 // Lacks returns how many known records a list lacks, except those that are missing already, of how many.

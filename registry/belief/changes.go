@@ -112,19 +112,12 @@ func (b *Belief) applyRead(r *Record) (visible bool) {
 
 // learn makes a record a known one, and reports whether callers see a difference.
 func (b *Belief) learn(r *Record) (visible bool) {
-	old := b.known[r.Key]
+	visible = differs(b.known[r.Key], r)
 	if b.known == nil {
 		b.known = map[string]*Record{}
 	}
 	b.known[r.Key] = r
-	visible = differs(old, r)
-	var of []string
-	for key := range b.missing {
-		if r.Err == nil && r.Lease.Held() && b.known[key].Lease.NodeID == r.Lease.NodeID {
-			of = append(of, key)
-		}
-	}
-	return b.replace(b.known, r, of, func(Missing) bool { return true }) || visible
+	return visible
 }
 
 // Unexplained returns the records of a list that differ from the known ones although no change tells why; those without

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -49,8 +50,7 @@ func (b *Belief) replaceAll(records map[string]*Record, before map[string]Missin
 		old := b.known[key]
 		was, wasMissing := before[key]
 		is, isMissing := b.missing[key]
-		visible = visible || differs(old, r) ||
-			wasMissing != isMissing || was.IsLost() != is.IsLost() || was.replaced != is.replaced
+		visible = visible || differs(old, r) || wasMissing != isMissing || was.IsLost() != is.IsLost()
 	}
 	b.known, b.shown.isStale = records, true
 	return visible
@@ -109,40 +109,24 @@ func (b *Belief) rebuild() {
 	s := &b.shown
 	s.order, s.bad, s.isStale = make([]*Record, 0, len(b.known)), 0, false
 	taken := map[uint64]bool{}
-	latest := map[string]*Record{} // by node id, of the missing records
 	for key, r := range b.known {
-		m, isMissing := b.missing[key]
+		_, isMissing := b.missing[key]
 		switch {
-		case isMissing && (r.Err != nil || m.replaced):
 		case isMissing:
-			if other := latest[r.Lease.NodeID]; other == nil || b.isLater(r, other) {
-				latest[r.Lease.NodeID] = r
-			}
 		case r.Err != nil:
 			s.bad++
 		default:
 			s.order = append(s.order, r)
-			if len(b.missing) > 0 {
-				taken[r.Lease.Slot] = true
-			}
+			taken[r.Lease.Slot] = true
 		}
 	}
-	for _, r := range latest {
-		if !taken[r.Lease.Slot] {
+	for _, key := range slices.Sorted(maps.Keys(b.missing)) {
+		if r := b.known[key]; r.Err == nil && !taken[r.Lease.Slot] {
 			s.order = append(s.order, r)
+			taken[r.Lease.Slot] = true
 		}
 	}
 	slices.SortFunc(s.order, func(a, b *Record) int {
 		return cmp.Or(cmp.Compare(a.Lease.Slot, b.Lease.Slot), cmp.Compare(a.Key, b.Key))
 	})
-}
-
-// isLater reports whether r, of two missing records of one host, is the later one. Of two that went missing together, a
-// held one is: anyone may have written the other.
-func (b *Belief) isLater(r, other *Record) bool {
-	x, y := b.missing[r.Key], b.missing[other.Key]
-	if held := r.Lease.Held(); held != other.Lease.Held() && x.Since.Equal(y.Since) {
-		return held
-	}
-	return writtenAfter(r.Lease, x.index) > writtenAfter(other.Lease, y.index)
 }
