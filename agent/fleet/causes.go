@@ -128,8 +128,13 @@ func (m *matrix) lostPair(i, j int, troubled []int) Finding {
 	case troubled[i] == 1 && troubled[j] == 1 && len(m.hosts) > 2:
 		saw += ", both reach all others"
 	}
-	return m.lost([]int{i, j}, saw, m.reason(api.PathLost, []pair{{i, j}}),
-		fmt.Sprintf("run `leno doctor` on %s and on %s, and check the switches and firewalls between them", a, b))
+	do := fmt.Sprintf("run `leno doctor` on %s and on %s, and check the switches and firewalls between them", a, b)
+	for _, k := range []int{j, i} {
+		if m.hosts[k].ownReason() != "" {
+			do = "look first at what " + m.hosts[k].Node + " reports of itself, then " + do
+		}
+	}
+	return m.lost([]int{i, j}, saw, m.reason(api.PathLost, []pair{{i, j}}), do)
 }
 
 // side is what a host without a path to any other says itself.
@@ -330,19 +335,30 @@ func failedMembers(hosts []Host, lost []Finding) []Finding {
 	}}
 }
 
-// ownChecks returns the checks that hosts report of themselves, with the hosts that report the same. A host that reports lost
-// packets is left to the paths.
+// ownReason returns what a host reports of itself, "" for nothing, or if it is only that packets are lost.
+func (h Host) ownReason() string {
+	s := h.Summary
+	switch {
+	case s == nil || s.Health != api.Critical && s.Health != api.Warning:
+		return ""
+	case s.Health == api.Warning && s.Reached < s.Peers && strings.HasPrefix(s.Reason, "paths: "):
+		return ""
+	}
+	return s.Reason
+}
+
+// ownChecks returns the checks that hosts report of themselves, with the hosts that report the same. A host that reports only
+// lost packets is left to the paths.
 func ownChecks(hosts []Host) []Finding {
 	var all []Finding
 	for _, h := range hosts {
-		s := h.Summary
-		if s == nil || h.Findings != nil || s.Health == api.Warning && s.Reached < s.Peers {
+		reason := h.ownReason()
+		if reason == "" || h.Findings != nil {
 			continue
 		}
-		status := map[string]string{api.Critical: api.FindingFault, api.Warning: api.FindingWarning}[s.Health]
-		if status != "" {
-			all = append(all, Finding{Check: checkHealth, Status: status, Hosts: []string{h.Node}, Saw: s.Reason, Do: "run `leno status` there"})
-		}
+		status := map[string]string{api.Critical: api.FindingFault, api.Warning: api.FindingWarning}[h.Summary.Health]
+		all = append(all, Finding{Check: checkHealth, Status: status, Hosts: []string{h.Node}, Saw: reason,
+			Do: "run `leno status` there"})
 	}
 	return collected(all)
 }

@@ -238,6 +238,11 @@ func TestMerge(t *testing.T) {
 			}
 			h[2].Summary.Health, h[2].Summary.Reason = api.Warning, "consul: no leader"
 		}, []string{"fault health: host-2 and host-4: device: operation not permitted", "warning health: host-3: consul: no leader"}},
+		{"a check beside a path that is lost", 4, func(h []Host) {
+			separate(h, 2, 3)
+			h[1].Summary.Health, h[1].Summary.Reason = api.Warning, "routes: packets leave by ts0"
+			h[2].Summary.Health, h[2].Summary.Reason = api.Warning, "paths: packets are lost to 1 of 3 hosts"
+		}, []string{"fault paths: host-2 and host-3 do not reach each other, both reach all others", "warning health: host-2: routes: packets leave by ts0"}},
 		{"examinations", 3, func(h []Host) {
 			for i := range h {
 				h[i].Findings = []api.Finding{{Check: "forward", Status: api.FindingFault, Saw: "rules drop packets"}, {Check: "x", Status: api.FindingOK}}
@@ -253,6 +258,21 @@ func TestMerge(t *testing.T) {
 		if i := slices.IndexFunc(got, func(f Finding) bool { return f.Docs != "troubleshooting/checks#"+f.Check }); i >= 0 {
 			t.Errorf("%s: %+v does not link to its section", tt.what, got[i])
 		}
+	}
+}
+
+// TestMergeRemedy: what a host reports of itself comes before what is between the hosts.
+func TestMergeRemedy(t *testing.T) {
+	t.Parallel()
+	h := newFleet(4)
+	separate(h, 2, 3)
+	const between = "look at what is between the two: `leno doctor` on host-2 and on host-3"
+	if got := Merge("n", h)[0].Do; got != between {
+		t.Errorf("%q", got)
+	}
+	h[1].Summary.Health, h[1].Summary.Reason = api.Warning, "routes: packets leave by ts0"
+	if got := Merge("n", h)[0].Do; got != "look first at what host-2 reports of itself, then "+between {
+		t.Errorf("%q", got)
 	}
 }
 

@@ -16,8 +16,10 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// maxLost is how many lost peers a summary has.
-const maxLost = 10
+const (
+	maxLost   = 10  // lost peers that a summary names
+	maxReason = 197 // bytes of its reason, which with the ellipsis are as many as agent/hello sends
+)
 
 // Known is what this host knows of a network.
 type Known struct {
@@ -159,6 +161,19 @@ func unmeasured(p *api.PeerPath) *api.PeerPath {
 	return &api.PeerPath{State: p.State, Reason: p.Reason, Since: p.Since}
 }
 
+// shortenReason returns the beginning of a reason, without a part of a command.
+func shortenReason(reason string) string {
+	out := registry.Shorten(reason, maxReason)
+	if strings.Count(out, "`")%2 == 0 {
+		return out
+	}
+	out = out[:strings.LastIndex(out, "`")]
+	if i := strings.LastIndex(out, "; "); i > 0 {
+		return out[:i]
+	}
+	return strings.TrimSpace(out) + "…"
+}
+
 // Summarize returns what this host says of itself in a network.
 func Summarize(version string, local api.Local, health api.Health, network string, peers []api.Peer, now time.Time) api.HostSummary {
 	out := api.HostSummary{Version: version, Health: api.Passing, Backend: local.Backend, MTU: local.MTU, At: now}
@@ -174,7 +189,7 @@ func Summarize(version string, local api.Local, health api.Health, network strin
 	for _, c := range checks {
 		if c.Status == api.Critical && out.Health != api.Critical || c.Status == api.Warning && out.Health == api.Passing {
 			out.Health = c.Status
-			out.Reason = registry.Shorten(c.Name+": "+c.Reason, registry.MaxShownReason)
+			out.Reason = shortenReason(c.Name + ": " + c.Reason)
 		}
 	}
 	for _, p := range peers {

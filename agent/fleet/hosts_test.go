@@ -3,6 +3,7 @@ package fleet
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -111,6 +112,22 @@ func TestSummarize(t *testing.T) {
 		Peers: 3, Reached: 1, Lost: []string{"d"}, At: now}
 	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestShortenReason: a reason that is too long ends before a command, not in it.
+func TestShortenReason(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 180)
+	for reason, want := range map[string]string{
+		"routes: gone; `ip route add`":                      "routes: gone; `ip route add`",
+		long + "; `ip rule add to 10.5.0.0/16 lookup main`": long,
+		long + " `ip rule add to 10.5.0.0/16 lookup main`":  long + "…",
+		long + " ends without any command at all":           long + " ends without any…",
+	} {
+		if got := shortenReason(reason); got != want {
+			t.Errorf("%q: %q, want %q", reason, got, want)
+		}
 	}
 }
 

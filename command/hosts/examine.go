@@ -133,11 +133,16 @@ func (e *examination) ask(ctx context.Context, c *api.Client, network string, li
 			}
 		})
 	}
-	var err error // of this host's agent
+	var err error          // of this host's agent
+	var lost []*fleet.Host // asked last, because those that are down let everyone wait
 	for i, h := range list {
 		out[i].Host = h
 		e.known[h.Node] = true
-		if !h.Own {
+		switch {
+		case !h.Own && h.Path != nil && h.Path.State == api.PathLost:
+			lost = append(lost, &out[i])
+			continue
+		case !h.Own:
 			others <- &out[i]
 			continue
 		}
@@ -147,6 +152,9 @@ func (e *examination) ask(ctx context.Context, c *api.Client, network string, li
 			out[i].Findings = append([]api.Finding{}, found.Findings...)
 			e.note(h.Node, err)
 		})
+	}
+	for _, h := range lost {
+		others <- h
 	}
 	close(others)
 	wg.Wait()
@@ -165,8 +173,6 @@ func (e *examination) askHost(ctx context.Context, network string, h *fleet.Host
 	switch {
 	case !h.Held:
 		reason = "its lease is not held"
-	case h.Path != nil && h.Path.State == api.PathLost:
-		reason = "packets to it are lost"
 	case len(h.PublicIPs) == 0 && strings.Contains(e.Address, ipPlaceholder):
 		reason = "it has no public address"
 	}

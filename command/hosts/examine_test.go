@@ -131,15 +131,23 @@ func TestExamine(t *testing.T) {
 		{"no agent of leno", Options{Address: "{node}:80"}, func(f *agents) {
 			f.broken[4] = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }
 		}, 3, "404", []string{"packets are lost on every path of host-3, up to 20 %", "host-1, host-2 and host-3: forwarding is off"}},
-		{"a host that is lost is not asked", Options{Address: "{node}:80"}, func(f *agents) {
+		{"a host whose tunnel is lost", Options{Address: "{node}:80"}, func(f *agents) {
+			f.path = func(from, to int) *api.PeerPath {
+				if from == 2 || to == 2 {
+					return &api.PeerPath{State: api.PathLost}
+				}
+				return &api.PeerPath{State: api.PathReached}
+			}
+		}, 4, "", []string{"host-2 does not reach any other host", "host-1, host-2, host-3 and host-4: forwarding is off"}},
+		{"a host that is lost", Options{Address: "{node}:80"}, func(f *agents) {
 			f.path = func(from, to int) *api.PeerPath {
 				if from == 4 || to == 4 {
 					return &api.PeerPath{State: api.PathLost}
 				}
 				return &api.PeerPath{State: api.PathReached}
 			}
-			f.broken[4] = func(http.ResponseWriter, *http.Request) { t.Error("host-4 was asked") }
-		}, 3, "packets to it are lost", []string{"host-4 does not reach any other host", "host-1, host-2 and host-3: forwarding is off"}},
+			f.broken[4] = func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+		}, 3, "EOF", []string{"host-4 does not reach any other host", "host-1, host-2 and host-3: forwarding is off"}},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
 			t.Parallel()

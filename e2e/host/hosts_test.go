@@ -39,6 +39,21 @@ func TestHosts(t *testing.T) {
 	}
 	w.finds(a, 3, nil)
 
+	// Through the tunnel, nothing reaches the host. Its agent is asked over the underlay.
+	closed := func(script string) {
+		_, err := c.Exec(w.Ctx, "sh", "-euc", script)
+		w.Must(err)
+	}
+	closed("nft add table inet closed; nft 'add chain inet closed in { type filter hook input priority 0; }'; nft add rule inet closed in udp dport 8472 drop")
+	w.shows(a, "the host whose port is closed", func(list []api.Host) bool {
+		return list[0].Node == c.Name && list[0].Path != nil && list[0].Path.State == api.PathLost
+	})
+	w.finds(a, 3, []string{c.Name + " does not reach any other host"})
+	closed("nft delete table inet closed")
+	w.shows(a, "all hosts as healthy once the port is open", func(list []api.Host) bool {
+		return !slices.ContainsFunc(list, func(h api.Host) bool { return !healthy(h) })
+	})
+
 	w.Must(c.Consul.Kill())
 	for _, h := range []*lab.Host{a, b} {
 		w.shows(h, "the failed Consul agent", func(list []api.Host) bool {
