@@ -256,9 +256,12 @@ func writeTraceVerdict(w io.Writer, t api.Trace) {
 	}
 }
 
+// stages is the section of the documentation that lists the stages.
+const stages = "troubleshooting#find-where-packets-between-two-addresses-are-lost"
+
 // hopFinding returns a stage as a finding.
 func hopFinding(t api.Trace, h api.TraceHop) api.Finding {
 	status := cmp.Or(map[string]string{api.HopLost: "lost", api.HopWarning: api.FindingWarning}[h.Status], api.FindingUnknown)
 	return api.Finding{Check: h.Stage, Status: status, Network: t.Network, Peer: h.Node, Tried: "look at " + h.Where, Saw: h.Saw,
-		Do: h.Do}
+		Do: h.Do, Docs: stages}
 }

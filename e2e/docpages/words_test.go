@@ -86,6 +86,28 @@ func TestDocumentationChangelog(t *testing.T) {
 	}
 }
 
+// TestDocumentationStages checks that the page to which `leno trace` links lists each stage that can lose packets.
+func TestDocumentationStages(t *testing.T) {
+	const section = "Packets"
+	to := Found(t, "command/packettrace/trace.go", `const stages = "troubleshooting#([\w-]+)"`)
+	if len(to) != 1 || !slices.Contains(anchors(Source(t, Path("troubleshooting/index"))), to[0]) {
+		t.Errorf("there is no heading for %q", to)
+	}
+	var listed []string
+	for _, row := range Rows(t, Path("troubleshooting/index"), section) {
+		for stage := range strings.SplitSeq(row[0], ", ") {
+			listed = append(listed, strings.Trim(stage, "`"))
+		}
+	}
+	for _, file := range []string{"agent/trace/judge.go", "agent/trace/judge_container.go", "agent/trace/judge_tunnel.go", "command/packettrace/trace.go"} {
+		for _, stage := range Found(t, file, `(?:const stage = |j\.lost\(|judgeRoute\(|Stage: )"([\w ]+)"`) {
+			if !slices.Contains(listed, stage) {
+				t.Errorf("%s: the stage %q is not listed", file, stage)
+			}
+		}
+	}
+}
+
 // TestDocumentationChecks checks that the page about checks and findings has a heading for each name that health and
 // `leno doctor` print, so that their messages can link to it.
 func TestDocumentationChecks(t *testing.T) {
