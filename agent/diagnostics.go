@@ -33,7 +33,7 @@ type diagnostics struct {
 
 func newDiagnostics(log hclog.Logger, o Options, env *network.Deps, s *settings, ns *networks) *diagnostics {
 	d := &diagnostics{options: o, env: env, settings: s, networks: ns}
-	d.members = members.New(o.Registry, env.Reports.Changed)
+	d.members = members.New(o.Registry.Abilities().Members, env.Reports.Changed)
 	d.paths = paths.New(paths.Options{
 		Log: log.Named("paths"),
 		Networks: func() (out []paths.Network) {

@@ -23,6 +23,12 @@ type gossiping struct {
 	members []registry.Member
 }
 
+func (g *gossiping) Abilities() registry.Abilities {
+	can := g.Registry.Abilities()
+	can.Members = g.Members
+	return can
+}
+
 func (g *gossiping) Members(context.Context) ([]registry.Member, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

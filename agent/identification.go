@@ -159,7 +159,7 @@ func (i *identification) awaitNodeName(ctx context.Context) error {
 		waits = "waiting for this host's name (or set node_name)"
 	}
 	return i.until(ctx, waits, "waiting for this host's name", func() error {
-		name, err := state.NodeName(ctx, i.settings.get().NodeName, i.env.Store.Registry)
+		name, err := state.NodeName(ctx, i.settings.get().NodeName, i.env.Store.Registry.Abilities().NodeName)
 		if err == nil {
 			i.env.Identity.SetNode(name)
 		}

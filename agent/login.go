@@ -13,22 +13,10 @@ import (
 // logoutTimeout bounds how long a store that hangs delays the end of an agent.
 const logoutTimeout = 2 * time.Second
 
-// loginStore is implemented by a store that can get its token by logging in; see consul.Client.RenewLogin.
-type loginStore interface {
-	// RenewLogin logs in if that is due. It returns when it has to be called again, which is the zero time for never.
-	RenewLogin(ctx context.Context) (next time.Time, err error)
-	// AuthMethod returns the auth method in use, "" for a store that does not log in.
-	AuthMethod() string
-	// LoginChanged returns a channel that is closed when RenewLogin has to be called earlier than it said.
-	LoginChanged() <-chan struct{}
-	// Logout deletes the tokens and ends the use of the store. It returns when ctx ends at the latest.
-	Logout(ctx context.Context) error
-}
-
 // keepLogin replaces the store's token in time until ctx ends. While it fails, the store keeps its token.
 func (a *Agent) keepLogin(ctx context.Context) error {
-	store, ok := a.env.Store.Registry.(loginStore)
-	if !ok {
+	store := a.env.Store.Registry.Abilities().Logins
+	if store == nil {
 		return nil
 	}
 	backoff := a.env.Store.Outage.NewLoop()
@@ -86,8 +74,8 @@ func (a *Agent) reportLogin(method string, err error) {
 
 // logout deletes the store's tokens.
 func (a *Agent) logout(ctx context.Context) {
-	store, ok := a.env.Store.Registry.(loginStore)
-	if !ok {
+	store := a.env.Store.Registry.Abilities().Logins
+	if store == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), logoutTimeout)

@@ -34,6 +34,12 @@ func (s *loggingIn) set(method string, err error) {
 	s.changed = make(chan struct{})
 }
 
+func (s *loggingIn) Abilities() registry.Abilities {
+	can := s.Registry.Abilities()
+	can.Logins = s
+	return can
+}
+
 func (s *loggingIn) RenewLogin(context.Context) (time.Time, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

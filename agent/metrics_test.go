@@ -53,6 +53,12 @@ type refusing struct {
 	refuse atomic.Bool
 }
 
+func (r *refusing) Abilities() registry.Abilities {
+	can := r.serviceStore.Abilities()
+	can.Catalog = r
+	return can
+}
+
 func (r *refusing) Announce(ctx context.Context, s registry.Service, v registry.Verdict) error {
 	if r.refuse.Load() {
 		return registry.ErrDenied

@@ -10,10 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
-	"github.com/lenonet/leno/agent/catalog"
-	"github.com/lenonet/leno/agent/cleanup"
 	"github.com/lenonet/leno/agent/config"
-	"github.com/lenonet/leno/agent/examine"
 	"github.com/lenonet/leno/agent/files"
 	"github.com/lenonet/leno/agent/network/datapath"
 	"github.com/lenonet/leno/agent/network/peers"
@@ -82,32 +79,6 @@ func registryName(c config.Config) string {
 	}
 	return kind
 }
-
-// The Consul client has these optional abilities of a store.
-var (
-	_ catalog.Catalog       = (*consul.Client)(nil)
-	_ cleanup.RecordFinder  = (*consul.Client)(nil)
-	_ cleanup.Withdrawer    = (*consul.Client)(nil)
-	_ examine.RightsChecker = (*consul.Client)(nil)
-	_ tokens                = (*consul.Client)(nil)
-	_ loginStore            = (*consul.Client)(nil)
-	_ settler               = (*consul.Client)(nil)
-	_ registry.MemberLister = (*consul.Client)(nil)
-)
-
-// So has the client of etcd.
-var (
-	_ cleanup.RecordFinder = (*etcd.Client)(nil)
-	_ users                = (*etcd.Client)(nil)
-	_ settler              = (*etcd.Client)(nil)
-)
-
-// So has the client of Kubernetes. It uses credentials that other programs keep up to date.
-var (
-	_ cleanup.RecordFinder = (*kubernetes.Client)(nil)
-	_ settler              = (*kubernetes.Client)(nil)
-	_ registry.NodeNamer   = (*kubernetes.Client)(nil)
-)
 
 func openConsul(c config.Config, log hclog.Logger, hide func(secret string)) (registry.Registry, error) {
 	if err := readable("consul", c.Consul.TLS); err != nil {

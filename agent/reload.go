@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -225,27 +224,17 @@ func (a *Agent) prepareLog(ctx context.Context, now config.Config) (prepared, er
 	})
 }
 
-// tokens is implemented by a store whose token can be replaced while it is in use; see consul.Client.PrepareToken.
-type tokens interface {
-	PrepareToken(ctx context.Context, to registry.Credentials) (take, drop func(), err error)
-}
-
-// settler is implemented by a store that keeps lost records for a while; see consul.Config.Settle.
-type settler interface {
-	SetSettle(d time.Duration)
-}
-
 // prepareToken reads the token file again, even if its path is unchanged, and logs in if the login has changed.
 func (a *Agent) prepareToken(ctx context.Context, now config.Config) (prepared, error) {
-	store, ok := a.env.Store.Registry.(tokens)
-	if !ok {
+	prepareToken := a.env.Store.Registry.Abilities().PrepareToken
+	if prepareToken == nil {
 		return prepared{}, nil
 	}
 	c := now.Consul
 	file := cmp.Or(c.TokenFile, c.Login.BearerTokenFile, "consul token file")
 	return files.Within(ctx, file, func() (prepared, error) {
 		to := registry.Credentials{Token: c.Token, TokenFile: c.TokenFile, Login: registry.Login(c.Login)}
-		take, drop, err := store.PrepareToken(ctx, to)
+		take, drop, err := prepareToken(ctx, to)
 		if err != nil {
 			return prepared{}, err
 		}
@@ -255,30 +244,24 @@ func (a *Agent) prepareToken(ctx context.Context, now config.Config) (prepared, 
 
 // prepareSettle adapts the time for which lost records are kept to the TTL.
 func (a *Agent) prepareSettle(_ context.Context, now config.Config) (prepared, error) {
-	store, ok := a.env.Store.Registry.(settler)
-	if !ok {
+	setSettle := a.env.Store.Registry.Abilities().SetSettle
+	if setSettle == nil {
 		return prepared{}, nil
 	}
-	return prepared{take: func() { store.SetSettle(peers.SettleTime(now.Lease)) }}, nil
-}
-
-// users is implemented by a store whose user and password can be replaced while it is in use.
-type users interface {
-	// SetUser makes later requests use a user and a password. "" as the name means no authentication.
-	SetUser(name, password string)
+	return prepared{take: func() { setSettle(peers.SettleTime(now.Lease)) }}, nil
 }
 
 // prepareUser reads the password file again, even if its path is unchanged.
 func (a *Agent) prepareUser(ctx context.Context, now config.Config) (prepared, error) {
-	store, ok := a.env.Store.Registry.(users)
-	if !ok {
+	setUser := a.env.Store.Registry.Abilities().SetUser
+	if setUser == nil {
 		return prepared{}, nil
 	}
 	password, err := now.Etcd.ReadPassword(ctx)
 	if err != nil {
 		return prepared{}, fmt.Errorf("etcd.password_file: %w", err)
 	}
-	return prepared{take: func() { store.SetUser(now.Etcd.Username, password) }}, nil
+	return prepared{take: func() { setUser(now.Etcd.Username, password) }}, nil
 }
 
 // prepareCertificates reads the files of the API's certificates again. The result takes them over.

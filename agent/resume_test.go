@@ -162,6 +162,12 @@ type namelessStore struct {
 	name string
 }
 
+func (s *namelessStore) Abilities() registry.Abilities {
+	can := s.Registry.Abilities()
+	can.NodeName = s.NodeName
+	return can
+}
+
 func (s *namelessStore) NodeName(ctx context.Context) (name string, err error) {
 	err = s.Call(ctx, "NodeName", func(context.Context) error { return nil })
 	return s.name, err

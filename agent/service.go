@@ -6,31 +6,28 @@ import (
 
 	"github.com/lenonet/leno/agent/catalog"
 	"github.com/lenonet/leno/agent/telemetry"
-	"github.com/lenonet/leno/registry"
 )
 
 // keepRegistered keeps the agent in the store's catalogue until ctx ends, if the store has a catalogue. After ctx has
 // ended, it removes the entry if isIntended reports that the agent stops on purpose, or if the agent gives up its
 // leases when it stops. After a fault the entry stays, and its check fails.
 func (a *Agent) keepRegistered(ctx context.Context, listener net.Addr, isIntended func() bool) {
-	store, ok := a.env.Store.Registry.(catalog.Catalog)
-	if !ok {
+	can := a.env.Store.Registry.Abilities()
+	if can.Catalog == nil {
 		return
 	}
 	r := catalog.Registration{
-		Log:      a.log,
-		Catalog:  store,
-		Listener: listener,
-		Describe: a.describe,
-		Health:   a.env.Reports.Health.Report,
-		Outage:   a.env.Store.Outage,
-		SetBack:  a.env.Store.SetBack,
+		Log:       a.log,
+		Catalog:   can.Catalog,
+		LocalNode: can.NodeName,
+		Listener:  listener,
+		Describe:  a.describe,
+		Health:    a.env.Reports.Health.Report,
+		Outage:    a.env.Store.Outage,
+		SetBack:   a.env.Store.SetBack,
 		Count: func(err error) {
 			a.env.Reports.Telemetry.Count(telemetry.ServiceRegistrations, 1, telemetry.Result(err))
 		},
-	}
-	if namer, ok := a.env.Store.Registry.(registry.NodeNamer); ok {
-		r.LocalNode = namer.NodeName
 	}
 	r.Run(ctx)
 	if isIntended() || a.settings.get().Lease.ReleaseOnStop {

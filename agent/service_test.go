@@ -26,12 +26,19 @@ import (
 // it gives none.
 type serviceStore struct {
 	*faulty.Registry
+	registry.Catalog
 	name string
 
 	mu        sync.Mutex
 	service   registry.Service
 	verdicts  []registry.Verdict
 	withdrawn []string
+}
+
+func (c *serviceStore) Abilities() registry.Abilities {
+	can := c.Registry.Abilities()
+	can.NodeName, can.Catalog = c.NodeName, c
+	return can
 }
 
 func (c *serviceStore) NodeName(ctx context.Context) (string, error) {

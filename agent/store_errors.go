@@ -1,20 +1,15 @@
 package agent
 
 import (
-	"context"
 	"errors"
 
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/registry"
 )
 
-// newOutageDetector returns an OutageDetector for a registry. Without registry.Prober it does not probe.
+// newOutageDetector returns an OutageDetector for a registry. It probes a store that can be probed.
 func newOutageDetector(reg registry.Registry) *retry.OutageDetector {
-	var probe func(context.Context) error
-	if prober, ok := reg.(registry.Prober); ok {
-		probe = prober.Probe
-	}
-	return retry.NewOutageDetector(probe, classify)
+	return retry.NewOutageDetector(reg.Abilities().Probe, classify)
 }
 
 // classify returns what an error of the registry means for the next attempt.

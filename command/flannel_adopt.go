@@ -146,7 +146,7 @@ func (c *flannelHandover) read(ctx context.Context, reg registry.Registry, name 
 
 // reserveFor reserves the first subnet of a lease for this host, under the name that its agent has.
 func reserveFor(ctx context.Context, reg registry.Registry, conf config.Config, n registry.Network, l registry.Lease) error {
-	node, err := state.NodeName(ctx, conf.NodeName, reg)
+	node, err := state.NodeName(ctx, conf.NodeName, reg.Abilities().NodeName)
 	if err != nil {
 		return err
 	}

@@ -183,8 +183,8 @@ func placeOf(c config.Config) string {
 
 // closeStore ends the connections of a store that has some.
 func closeStore(r registry.Registry) {
-	if closer, ok := r.(io.Closer); ok {
-		_ = closer.Close() // everything has been written
+	if end := r.Abilities().Close; end != nil {
+		_ = end() // everything has been written
 	}
 }
 

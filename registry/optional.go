@@ -1,9 +1,97 @@
 package registry
 
-import "net/netip"
+import (
+	"context"
+	"net/netip"
+	"time"
+)
 
-// The types below belong to what only some stores can do: show services in a catalogue, check rights, find all records
-// of a host and tell which hosts are alive. The packages that use these abilities declare their interfaces.
+// Abilities are what only some stores can do. Those that a store lacks are nil.
+type Abilities struct {
+	// Probe makes one small request that needs the whole store: one read by the leader, under the client's token.
+	// Errors: ErrUnavailable, ErrDenied, ErrUncertain.
+	Probe func(ctx context.Context) error
+
+	// Followed returns the time when the store last said with certainty which leases a network has, or that nothing has
+	// changed; zero for never. A store with Followed remembers the answers of WatchLeases, and has Forget, too.
+	Followed func(network string) time.Time
+
+	// Forget drops what the client remembers of the leases of a deleted network. If the network is defined again, its
+	// earlier leases are not mistaken for leases that the store has lost.
+	Forget func(network string)
+
+	// NodeName returns the store's name of this host, or "" when the store's own agent is not on this host and so cannot
+	// name it.
+	NodeName func(ctx context.Context) (string, error)
+
+	// Members returns which hosts the failure detection of the store's own agents finds alive: what the agent on this host
+	// knows, without asking a server, and none if there is no such agent or the token may not see them. It does not block.
+	// The result is a hint that this host has not verified.
+	Members func(ctx context.Context) ([]Member, error)
+
+	// SetSettle sets how long records that are missing now are kept, if they may have been lost.
+	SetSettle func(d time.Duration)
+
+	// SetUser makes later requests use a user and a password. "" as the name means no authentication.
+	SetUser func(name, password string)
+
+	// PrepareToken reads a token file or logs in, if the credentials say so. take makes all later requests of the client
+	// use them; drop forgets them.
+	PrepareToken func(ctx context.Context, to Credentials) (take, drop func(), err error)
+
+	// Close ends the use of the store: nothing is called after it. Calls in progress fail, or end with their contexts.
+	Close func() error
+
+	Logins  Logins      // of a store that can get its token by logging in
+	Records HostFinder  // nil: the records end with the process
+	Rights  RightsCheck // of a store that has rights
+	Catalog Catalog     // of services
+}
+
+// Logins keep the token that a store got by logging in.
+type Logins interface {
+	// RenewLogin logs in if that is due. It returns when it has to be called again, which is the zero time for never.
+	RenewLogin(ctx context.Context) (next time.Time, err error)
+	// AuthMethod returns the auth method in use, "" for a store that does not log in.
+	AuthMethod() string
+	// LoginChanged returns a channel that is closed when RenewLogin has to be called earlier than it said.
+	LoginChanged() <-chan struct{}
+	// Logout deletes the tokens and ends the use of the store. It returns when ctx ends at the latest.
+	Logout(ctx context.Context) error
+}
+
+// HostFinder finds the records of one host in the store, whatever the host remembers of them.
+type HostFinder interface {
+	// HostRecords returns the records that name the host in one network, or in all networks if network is "", including
+	// networks that no longer exist. The error is ErrUncertain if the answer may be incomplete.
+	HostRecords(ctx context.Context, network string, h Host) (HostRecords, error)
+	// EndSession ends a session that holds no lease. If it has already ended, that is no error.
+	EndSession(ctx context.Context, id string) error
+}
+
+// RightsCheck tells which rights a client has.
+type RightsCheck interface {
+	// Rights returns each rule that an agent needs and whether the client's token grants it, without using the right.
+	// It returns none if the store has no rights. The error is ErrDenied if the store does not know the token.
+	Rights(ctx context.Context, w RequiredRights) ([]Right, error)
+	// HasToken reports whether the client has a token or a way to get one.
+	HasToken() bool
+}
+
+// Catalog shows services.
+type Catalog interface {
+	// Announce makes the catalogue show s with the verdict v. It reads first, and writes only if something differs, so
+	// it can be repeated often. Catalogues forget. The error is ErrNotPolled if it shows s, but its last poll of
+	// s.HealthURL got no answer.
+	Announce(ctx context.Context, s Service, v Verdict) error
+	// Withdraw removes a service. If there is none, that is no error.
+	Withdraw(ctx context.Context, s Service) error
+	// Duplicates returns the services that have the same value of one meta entry as s and another ID: those of the same
+	// agent from when it had another name.
+	Duplicates(ctx context.Context, s Service, meta string) ([]Service, error)
+	// RegisteredService returns the service with an ID as the catalogue has it, and false if there is none.
+	RegisteredService(ctx context.Context, id string) (Service, bool, error)
+}
 
 // Service is one agent in the catalogue.
 type Service struct {

@@ -29,6 +29,9 @@ type Registry interface {
 	// Reconnect closes the connections from addresses that this host no longer has, of all tokens. Calls over them fail
 	// with ErrUnavailable, where they would otherwise wait for a time limit, and later calls connect again.
 	Reconnect()
+
+	// Abilities returns what this store can do beyond that, under the token of this client.
+	Abilities() Abilities
 }
 
 // Networks provides access to the definitions that every host agrees on.
@@ -184,35 +187,4 @@ type Holder struct {
 	Node        string
 	Session     string
 	CreateIndex uint64 // of the session
-}
-
-// Prober is the optional ability to check cheaply whether the store can be used.
-type Prober interface {
-	// Probe makes one small request that needs the whole store: one read by the leader, under the client's token.
-	// Errors: ErrUnavailable, ErrDenied, ErrUncertain.
-	Probe(ctx context.Context) error
-}
-
-// Follower is the optional ability of a client to remember the answers of WatchLeases.
-type Follower interface {
-	// Followed returns the time when the store last said with certainty which leases network has, or that nothing has
-	// changed; zero for never.
-	Followed(network string) time.Time
-
-	// Forget drops what the client remembers of the leases of a deleted network. If the network is defined again, its
-	// earlier leases are not mistaken for leases that the store has lost.
-	Forget(network string)
-}
-
-// NodeNamer is the optional ability to report the store's name of this host.
-type NodeNamer interface {
-	// NodeName returns the name, or "" when the store's own agent is not on this host and so cannot name it.
-	NodeName(ctx context.Context) (string, error)
-}
-
-// MemberLister is the optional ability to report which hosts the failure detection of the store's own agents finds alive.
-type MemberLister interface {
-	// Members returns what the store's agent on this host knows, without asking a server, and none if there is no such
-	// agent or the token may not see them. It does not block. The result is a hint that this host has not verified.
-	Members(ctx context.Context) ([]Member, error)
 }

@@ -32,19 +32,6 @@ const (
 	withdrawTimeout = 2 * time.Second
 )
 
-// A Catalog is the service catalogue of a store.
-type Catalog interface {
-	// Announce makes the catalogue show s with the verdict v. It reads first, and writes only if something differs, so
-	// it can be repeated often. Catalogues forget. The error is registry.ErrNotPolled if it shows s, but its last poll
-	// of s.HealthURL got no answer.
-	Announce(ctx context.Context, s registry.Service, v registry.Verdict) error
-	// Withdraw removes the service. If there is none, that is no error.
-	Withdraw(ctx context.Context, s registry.Service) error
-	// Duplicates returns the services that have the same value of one meta entry as s and another ID: those of the same
-	// agent from when it had another name.
-	Duplicates(ctx context.Context, s registry.Service, meta string) ([]registry.Service, error)
-}
-
 // A Description is what an agent says about itself.
 type Description struct {
 	Service     string // name in the catalogue, for example "leno"; "" for no entry
@@ -60,7 +47,7 @@ type Description struct {
 // be nil say so. Run and Withdraw must be called by one goroutine.
 type Registration struct {
 	Log      hclog.Logger
-	Catalog  Catalog
+	Catalog  registry.Catalog
 	Listener net.Addr // of the agent's HTTP API
 	Describe func() Description
 	Health   func() (report api.Health, changed <-chan struct{})

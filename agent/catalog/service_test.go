@@ -24,6 +24,7 @@ import (
 
 // A fake is a catalogue that notes the calls.
 type fake struct {
+	registry.Catalog
 	mu         sync.Mutex
 	service    registry.Service
 	verdict    registry.Verdict

@@ -44,28 +44,11 @@ type Options struct {
 	AgentElsewhere func(dir string) (pid int, found bool)
 }
 
-// A Registry is the store. It may also implement RecordFinder, Withdrawer and registry.NodeNamer.
+// A Registry is the store.
 type Registry interface {
+	Abilities() registry.Abilities
 	Network(ctx context.Context, name string) (registry.Network, error)
 	Release(ctx context.Context, l registry.Lease) error
-}
-
-// A RecordFinder finds the records of one host in the store, whatever the host remembers of them. The records of a
-// store without one end with its process.
-type RecordFinder interface {
-	// HostRecords returns the records that name the host in one network, or in all networks if network is "", including
-	// networks that no longer exist. The error is registry.ErrUncertain if the answer may be incomplete.
-	HostRecords(ctx context.Context, network string, h registry.Host) (registry.HostRecords, error)
-	// EndSession ends a session that holds no lease. If it has already ended, that is no error.
-	EndSession(ctx context.Context, id string) error
-}
-
-// A Withdrawer finds and removes services in a catalogue.
-type Withdrawer interface {
-	// RegisteredService returns the service with an ID as the catalogue has it, and false if there is none.
-	RegisteredService(ctx context.Context, id string) (registry.Service, bool, error)
-	// Withdraw removes a service. If there is no such service, that is no error.
-	Withdraw(ctx context.Context, s registry.Service) error
 }
 
 // The kinds of leftovers.

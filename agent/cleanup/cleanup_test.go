@@ -35,7 +35,10 @@ type swept struct {
 	done     []string
 }
 
-func (s *swept) NodeName(context.Context) (string, error) { return "host-a", s.err }
+func (s *swept) Abilities() registry.Abilities {
+	name := func(context.Context) (string, error) { return "host-a", s.err }
+	return registry.Abilities{NodeName: name, Records: s, Catalog: s}
+}
 
 func (s *swept) HostRecords(_ context.Context, _ string, h registry.Host) (registry.HostRecords, error) {
 	s.asked = h

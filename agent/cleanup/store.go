@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"slices"
 
@@ -63,8 +62,8 @@ func (c *cleaner) store() (Registry, error) {
 			return nil, err
 		}
 		c.registry = reg
-		if closer, ok := reg.(io.Closer); ok {
-			c.closers = append(c.closers, closer.Close)
+		if closeStore := reg.Abilities().Close; closeStore != nil {
+			c.closers = append(c.closers, closeStore)
 		}
 	}
 	return c.registry, nil
@@ -88,11 +87,11 @@ func (c *cleaner) findHostRecords(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	records, ok := reg.(RecordFinder)
-	if !ok {
+	records := reg.Abilities().Records
+	if records == nil {
 		return nil
 	}
-	node, err := state.NodeName(ctx, c.config.NodeName, reg)
+	node, err := state.NodeName(ctx, c.config.NodeName, reg.Abilities().NodeName)
 	if err != nil {
 		return err
 	}
@@ -122,13 +121,12 @@ func (c *cleaner) findHostRecords(ctx context.Context) error {
 	if c.o.Network != "" {
 		return nil
 	}
-	return c.findService(ctx, reg, node)
+	return c.findService(ctx, reg.Abilities().Catalog, node)
 }
 
 // findService finds the agent's service in the catalogue.
-func (c *cleaner) findService(ctx context.Context, reg Registry, node string) error {
-	catalogue, ok := reg.(Withdrawer)
-	if !ok || c.config.Consul.Service == "" {
+func (c *cleaner) findService(ctx context.Context, catalogue registry.Catalog, node string) error {
+	if catalogue == nil || c.config.Consul.Service == "" {
 		return nil
 	}
 	service, ok, err := catalogue.RegisteredService(ctx, catalog.ServiceID(c.config.Consul.Service, node))

@@ -22,6 +22,7 @@ import (
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/memory"
 )
 
 // A store has one network, "n", and the records of its leases.
@@ -50,7 +51,9 @@ func (s *store) WatchLease(
 	return registry.Lease{}, 1, registry.ErrLeaseNotFound
 }
 
-func (s *store) Probe(context.Context) error { return s.err }
+func (s *store) Abilities() registry.Abilities {
+	return registry.Abilities{Probe: func(context.Context) error { return s.err }, Rights: s}
+}
 
 func (s *store) HasToken() bool { return true }
 
@@ -382,7 +385,7 @@ func TestStoreFacts(t *testing.T) {
 			t.Errorf("%v: %+v", tt.err, got)
 		}
 	}
-	if got := storeFacts(t.Context(), struct{ Registry }{}, "a fake", registry.RequiredRights{}); got.Name != "" {
+	if got := storeFacts(t.Context(), memory.New().Client(), "a fake", registry.RequiredRights{}); got.Name != "" {
 		t.Errorf("of a store that cannot be probed: %+v", got)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"slices"
@@ -108,10 +107,11 @@ func (e *offlineExaminer) examine(ctx context.Context, facts *doctor.Facts, only
 		facts.Store = doctor.Store{Name: c.Store(), Err: err}
 	} else {
 		e.registry = reg
-		if closer, ok := reg.(io.Closer); ok {
-			defer func() { _ = closer.Close() }() // nothing was written
+		can := reg.Abilities()
+		if can.Close != nil {
+			defer func() { _ = can.Close() }() // nothing was written
 		}
-		if node, err := state.NodeName(ctx, c.NodeName, reg); err == nil {
+		if node, err := state.NodeName(ctx, c.NodeName, can.NodeName); err == nil {
 			facts.Node = node
 		}
 		facts.Store = storeFacts(ctx, reg, storeName, requiredRights(c, facts.Node, names))

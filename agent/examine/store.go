@@ -12,22 +12,13 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// A Registry is the store. It may also implement registry.Prober and RightsChecker.
+// A Registry is the store.
 type Registry interface {
+	Abilities() registry.Abilities
 	Network(ctx context.Context, name string) (registry.Network, error)
 	WatchLease(
 		ctx context.Context, n registry.Network, subnet netip.Prefix, after uint64,
 	) (registry.Lease, uint64, error)
-}
-
-// A RightsChecker reports which rights this client has.
-type RightsChecker interface {
-	// Rights returns each rule that an agent needs and whether the client's token grants it, without using the right.
-	// It returns none if the store has no rights. The error is registry.ErrDenied if the store does not know the token.
-	Rights(ctx context.Context, w registry.RequiredRights) ([]registry.Right, error)
-
-	// HasToken reports whether the client has a token or a way to get one.
-	HasToken() bool
 }
 
 // requiredRights describes what the agent of a host does in the store.
@@ -43,16 +34,15 @@ func requiredRights(c config.Config, node string, networks []string) registry.Re
 
 // storeFacts asks the store whether it can be used, and for what. The facts of a store that cannot be probed are empty.
 func storeFacts(ctx context.Context, reg Registry, name string, w registry.RequiredRights) doctor.Store {
-	prober, ok := reg.(registry.Prober)
-	if !ok {
+	can := reg.Abilities()
+	if can.Probe == nil {
 		return doctor.Store{}
 	}
 	out := doctor.Store{Name: name}
 	call, cancel := context.WithTimeout(ctx, retry.CallTimeout)
 	defer cancel()
-	out.Err = prober.Probe(call)
-	checker, ok := reg.(RightsChecker)
-	if !ok || out.Err != nil && !errors.Is(out.Err, registry.ErrDenied) {
+	out.Err = can.Probe(call)
+	if can.Rights == nil || out.Err != nil && !errors.Is(out.Err, registry.ErrDenied) {
 		return out
 	}
 	// The right to define a network is needed only for a network that does not exist.
@@ -60,8 +50,8 @@ func storeFacts(ctx context.Context, reg Registry, name string, w registry.Requi
 		_, err := reg.Network(call, name)
 		return !errors.Is(err, registry.ErrNetworkNotFound)
 	})
-	out.Rights, out.RightsErr = checker.Rights(call, w)
-	out.NoToken = !checker.HasToken()
+	out.Rights, out.RightsErr = can.Rights.Rights(call, w)
+	out.NoToken = !can.Rights.HasToken()
 	return out
 }
 

@@ -22,14 +22,13 @@ const (
 
 // Watcher follows the members. Run is called once; the other methods are safe for concurrent use.
 type Watcher struct {
-	list    registry.MemberLister // nil if the store has no such agents
+	list    func(context.Context) ([]registry.Member, error) // nil if the store has no such agents
 	changed *watch.Value[struct{}]
 	known   *watch.Value[View]
 }
 
-// New returns a Watcher of the members that a store knows, if it knows any. It sets changed when they change.
-func New(store registry.Registry, changed *watch.Value[struct{}]) *Watcher {
-	list, _ := store.(registry.MemberLister)
+// New returns a Watcher of the members that a store lists: registry.Abilities.Members. It sets changed when they change.
+func New(list func(context.Context) ([]registry.Member, error), changed *watch.Value[struct{}]) *Watcher {
 	return &Watcher{list: list, changed: changed, known: watch.New[View]()}
 }
 
@@ -41,7 +40,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 	for {
 		call, cancel := context.WithTimeout(ctx, retry.CallTimeout)
-		list, err := w.list.Members(call)
+		list, err := w.list(call)
 		cancel()
 		if err != nil {
 			list = nil // nothing is known now

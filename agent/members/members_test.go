@@ -54,7 +54,6 @@ func TestStatus(t *testing.T) {
 
 // store is a store with members.
 type store struct {
-	registry.Registry
 	mu     sync.Mutex
 	status string // of the only member; "" for an error
 }
@@ -73,7 +72,7 @@ func TestRun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, changed := &store{}, watch.New[struct{}]()
-		w := New(s, changed)
+		w := New(s.Members, changed)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- w.Run(ctx) }()
@@ -111,7 +110,7 @@ func TestRun(t *testing.T) {
 // TestNoMembers: a store without members knows none, and Run ends with its context.
 func TestNoMembers(t *testing.T) {
 	t.Parallel()
-	w := New(struct{ registry.Registry }{}, watch.New[struct{}]())
+	w := New(nil, watch.New[struct{}]())
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := w.Run(ctx); !errors.Is(err, context.Canceled) {

@@ -322,12 +322,15 @@ type forgetful struct {
 	forgotten atomic.Int32
 }
 
-func (f *forgetful) Followed(string) time.Time { return time.Now() }
-
-func (f *forgetful) Forget(network string) {
-	if network == "n" {
-		f.forgotten.Add(1)
+func (f *forgetful) Abilities() registry.Abilities {
+	can := f.Registry.Abilities()
+	can.Followed = func(string) time.Time { return time.Now() }
+	can.Forget = func(network string) {
+		if network == "n" {
+			f.forgotten.Add(1)
+		}
 	}
+	return can
 }
 
 // TestDeletedNetworkIsForgotten: the registry forgets a network when it is deleted, not when the store has lost it.

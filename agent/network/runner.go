@@ -251,8 +251,8 @@ func (r *Runner) rounds(ctx context.Context) error {
 			r.report.Event(api.EventNetwork, api.Warning, "the network was deleted, leaving it",
 				map[string]string{"change": "deleted"})
 			newRemoval(r, true).leaveDeleted(ctx)
-			if follower, ok := r.deps.Store.Registry.(registry.Follower); ok {
-				follower.Forget(r.local.Name)
+			if forget := r.deps.Store.Registry.Abilities().Forget; forget != nil {
+				forget(r.local.Name)
 			}
 			r.definition.forget()
 		case errors.Is(err, errDefinitionChanged):

@@ -42,7 +42,7 @@ const closeTimeout = 2 * time.Second
 type Client struct {
 	networkStore     // registry.Networks, except Holders
 	reservationStore // registry.Reservations
-	leaseStore       // registry.Leases and registry.Follower
+	leaseStore       // registry.Leases
 	catalog.Agent    // the services, the name of this host, and the members
 	rights.Checker   // what the token allows
 	*transport.Token // its replacement, and the login that it is from
@@ -60,12 +60,23 @@ type shared struct {
 	services  catalog.Tokens
 }
 
-var (
-	_ registry.Registry  = (*Client)(nil)
-	_ registry.Prober    = (*Client)(nil)
-	_ registry.Follower  = (*Client)(nil)
-	_ registry.NodeNamer = (*Client)(nil)
-)
+// Abilities implements registry.Registry.
+func (c *Client) Abilities() registry.Abilities {
+	return registry.Abilities{
+		Probe:        c.Probe,
+		Followed:     c.Followed,
+		Forget:       c.Forget,
+		NodeName:     c.NodeName,
+		Members:      c.Members,
+		SetSettle:    c.SetSettle,
+		PrepareToken: c.PrepareToken,
+		Close:        c.Close,
+		Logins:       c,
+		Records:      c,
+		Rights:       c,
+		Catalog:      c,
+	}
+}
 
 // New returns a client. It reads the TLS files but does not connect to Consul; the first call reads the token file.
 func New(conf Config) (*Client, error) {
@@ -116,8 +127,7 @@ func (c *Client) As(secret string) registry.Registry {
 // Reconnect implements registry.Registry.
 func (c *Client) Reconnect() { c.kv.Reconnect(c.kv.logger) }
 
-// Probe implements registry.Prober with a consistent read of one small key, for which the token needs the right to read
-// the networks. The read is consistent because a newly elected leader answers other reads before it has applied its
+// Probe makes a consistent read of one small key, for which the token needs the right to read the networks. The read is consistent because a newly elected leader answers other reads before it has applied its
 // log, with old records or none, so a returning host would not find its records and sessions. The read costs the leader
 // one heartbeat to the other servers and no disk access, and changes no index.
 func (c *Client) Probe(ctx context.Context) error {

@@ -36,7 +36,7 @@ func (ls leaseStore) WatchLeases(
 	return set, index, nil
 }
 
-// Followed implements registry.Follower.
+// Followed returns when Consul last confirmed the leases of a network.
 func (ls leaseStore) Followed(network string) time.Time {
 	if f := ls.followers.find(network); f != nil {
 		return f.lastConfirmed()
@@ -44,7 +44,7 @@ func (ls leaseStore) Followed(network string) time.Time {
 	return time.Time{}
 }
 
-// Forget implements registry.Follower. Calls in progress continue with what they know.
+// Forget drops what is known of the leases of a network. Calls in progress continue with what they know.
 func (ls leaseStore) Forget(network string) {
 	ls.lost.Forget(network)
 	ls.followers.drop(network)

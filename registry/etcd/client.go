@@ -47,17 +47,24 @@ const (
 	idleTime                        = time.Minute
 )
 
-// Client implements registry.Registry, registry.Prober and registry.Follower.
+// Client implements registry.Registry.
 type Client struct {
 	conf Config
 	own  *connection
 }
 
-var (
-	_ registry.Registry = (*Client)(nil)
-	_ registry.Prober   = (*Client)(nil)
-	_ registry.Follower = (*Client)(nil)
-)
+// Abilities implements registry.Registry.
+func (c *Client) Abilities() registry.Abilities {
+	return registry.Abilities{
+		Probe:     c.Probe,
+		Followed:  c.Followed,
+		Forget:    c.Forget,
+		SetSettle: func(d time.Duration) { c.own.settle.Store(int64(d)) },
+		SetUser:   c.SetUser,
+		Close:     c.Close,
+		Records:   c,
+	}
+}
 
 // New returns a client. It connects when it is used first, so errors of the connection are those of the calls.
 func New(c Config) *Client {
@@ -73,10 +80,7 @@ func New(c Config) *Client {
 // Close ends the client's connections. Calls in progress fail.
 func (c *Client) Close() error { return c.own.close() }
 
-// SetSettle changes Config.Settle.
-func (c *Client) SetSettle(d time.Duration) { c.own.settle.Store(int64(d)) }
-
-// Probe implements registry.Prober.
+// Probe reads the definition of flannel's network, which need not exist.
 func (c *Client) Probe(ctx context.Context) error {
 	_, err := c.own.get(ctx, c.own.keys.definition(c.own.keys.network))
 	return registry.Wrap(err, "probe")

@@ -248,12 +248,12 @@ func (c *Client) WatchLeases(ctx context.Context, n registry.Network, after uint
 	return set, index, nil
 }
 
-// Followed implements registry.Follower.
+// Followed returns when etcd last confirmed the leases of a network.
 func (c *Client) Followed(network string) time.Time {
 	return c.own.views.leases(network).LastCertain(c.own.mirror.LastConfirmed())
 }
 
-// Forget implements registry.Follower.
+// Forget drops what is known of the leases of a network.
 func (c *Client) Forget(network string) {
 	c.own.views.forget(network)
 	c.own.lapses.Forget(network)

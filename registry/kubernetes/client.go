@@ -78,7 +78,7 @@ const (
 	idleTime = time.Minute
 )
 
-// Client implements registry.Registry, registry.Prober, registry.Follower and registry.NodeNamer.
+// Client implements registry.Registry.
 type Client struct {
 	conf Config
 	own  *connection
@@ -86,12 +86,19 @@ type Client struct {
 	shared *accessCache
 }
 
-var (
-	_ registry.Registry  = (*Client)(nil)
-	_ registry.Prober    = (*Client)(nil)
-	_ registry.Follower  = (*Client)(nil)
-	_ registry.NodeNamer = (*Client)(nil)
-)
+// Abilities implements registry.Registry. The credentials are kept up to date by other programs. Networks are not
+// deleted, so there is nothing to forget.
+func (c *Client) Abilities() registry.Abilities {
+	return registry.Abilities{
+		Probe:     c.Probe,
+		Followed:  c.Followed,
+		Forget:    func(string) {},
+		NodeName:  func(context.Context) (string, error) { return c.conf.NodeName, nil },
+		SetSettle: func(d time.Duration) { c.own.settle.Store(int64(d)) },
+		Close:     c.Close,
+		Records:   c,
+	}
+}
 
 // New returns a client. It reads its files and connects when it is used first, so errors are those of the calls.
 func New(c Config) *Client {
@@ -111,10 +118,7 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// SetSettle changes Config.Settle.
-func (c *Client) SetSettle(d time.Duration) { c.own.settle.Store(int64(d)) }
-
-// Probe implements registry.Prober.
+// Probe reads the Node of this host, which need not exist.
 func (c *Client) Probe(ctx context.Context) error {
 	_, err := c.own.node(ctx, c.conf.NodeName)
 	if errors.Is(err, errNotFound) {
@@ -122,9 +126,6 @@ func (c *Client) Probe(ctx context.Context) error {
 	}
 	return registry.Wrap(err, "probe")
 }
-
-// NodeName implements registry.NodeNamer: it returns the name of this host's Node, "" when it is not known.
-func (c *Client) NodeName(context.Context) (string, error) { return c.conf.NodeName, nil }
 
 // Reconnect implements registry.Registry.
 func (c *Client) Reconnect() { c.conf.open.Reconnect(c.conf.Logger) }

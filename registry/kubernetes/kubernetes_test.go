@@ -393,7 +393,7 @@ func testUnsupported(t *testing.T, c *cluster) {
 	if _, _, err := a.WatchReservations(limited, n, index); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("reservations that do not change: %v", err)
 	}
-	if name, err := a.NodeName(ctx); name != "host-a" || err != nil {
+	if name, err := a.Abilities().NodeName(ctx); name != "host-a" || err != nil {
 		t.Errorf("node name %q, %v", name, err)
 	}
 }

@@ -349,10 +349,7 @@ func (c *Client) WatchLeases(ctx context.Context, n registry.Network, after uint
 	return set, index, registry.Wrap(err, "watch leases of network %s", n.Name)
 }
 
-// Followed implements registry.Follower.
+// Followed returns when the API server last confirmed the Nodes.
 func (c *Client) Followed(string) time.Time {
 	return c.own.leases.LastCertain(c.own.mirror.LastConfirmed())
 }
-
-// Forget implements registry.Follower. There is nothing to forget: networks are not deleted.
-func (c *Client) Forget(string) {}

@@ -73,7 +73,7 @@ func testCompaction(t *testing.T, c *cluster) {
 	waiting.Until(t, "the client has noticed the outage", func() bool { return a.own.mirror.Followed() == nil })
 	c.Restart()
 	await(t, a, "host-a 10.244.1.0/24", "host-f 10.244.2.0/24 missing")
-	a.SetSettle(time.Second)
+	a.Abilities().SetSettle(time.Second)
 	await(t, a, "host-a 10.244.1.0/24")
 	c.add(t, "host-f", flannelNode(9), "10.244.2.0/24") // changes are followed again
 	await(t, a, "host-a 10.244.1.0/24", "host-f 10.244.2.0/24")

@@ -27,6 +27,9 @@ func (c *Client) As(string) registry.Registry { return c }
 // Reconnect implements registry.Registry. There are no connections.
 func (*Client) Reconnect() {}
 
+// Abilities implements registry.Registry: a store in one process has none.
+func (*Client) Abilities() registry.Abilities { return registry.Abilities{} }
+
 const (
 	networksDir     = Prefix + "/networks/"
 	leasesDir       = Prefix + "/leases/"

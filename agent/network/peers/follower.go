@@ -26,7 +26,7 @@ type Options struct {
 	DataDir  string                // with the peers file, see package agent/state
 	Identity func() state.Identity // of this host, once Run is called
 	Settings config.Lease
-	Registry registry.Registry // may also implement registry.Follower
+	Registry registry.Registry
 	Outage   *retry.OutageDetector
 	SetBack  *watch.Value[struct{}] // set when the store was emptied or set back to an older state
 	Report   *report.Reporter

@@ -21,8 +21,8 @@ const snapshotPasses = "the leases of all hosts are followed"
 func (f *Follower) Followed() time.Time {
 	snap, _ := f.Snapshot()
 	last := snap.Read
-	if follower, ok := f.o.Registry.(registry.Follower); ok {
-		if at := follower.Followed(f.o.Network); at.After(last) {
+	if followed := f.o.Registry.Abilities().Followed; followed != nil {
+		if at := followed(f.o.Network); at.After(last) {
 			last = at
 		}
 	} else if _, isFailing, _ := f.failure.Get(); !isFailing && !last.IsZero() {

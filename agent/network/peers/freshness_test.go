@@ -18,9 +18,9 @@ type confirming struct {
 	at time.Time
 }
 
-func (c *confirming) Followed(string) time.Time { return c.at }
-
-func (c *confirming) Forget(string) {}
+func (c *confirming) Abilities() registry.Abilities {
+	return registry.Abilities{Followed: func(string) time.Time { return c.at }}
+}
 
 // TestSnapshotAge: only a store that neither answers nor fails makes the snapshot old, even if nothing changes for
 // long.

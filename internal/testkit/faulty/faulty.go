@@ -54,6 +54,13 @@ func (o *Registry) As(token string) registry.Registry {
 	return &Registry{o.Registry.As(token), "token " + token, o.faults}
 }
 
+// Abilities adds to those of the store what the methods below do.
+func (o *Registry) Abilities() registry.Abilities {
+	can := o.Registry.Abilities()
+	can.Probe, can.SetUser, can.PrepareToken, can.SetSettle = o.Probe, o.SetUser, o.PrepareToken, o.SetSettle
+	return can
+}
+
 // SetUser records the user.
 func (o *Registry) SetUser(name, password string) {
 	o.mu.Lock()

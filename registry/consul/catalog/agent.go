@@ -44,7 +44,7 @@ func (a Agent) Self(ctx context.Context) (Self, error) {
 	return self.Config, transport.Classify(err)
 }
 
-// NodeName implements registry.NodeNamer. It returns the name of the Consul agent's node when that agent is on this
+// NodeName returns the name of the Consul agent's node when that agent is on this
 // host, that is, behind a unix socket, a loopback address, or an address of one of this host's interfaces.
 func (a Agent) NodeName(ctx context.Context) (string, error) {
 	local, err := a.isOnThisHost(ctx)

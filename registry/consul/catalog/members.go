@@ -22,7 +22,7 @@ const (
 	serfFailed
 )
 
-// Members implements registry.MemberLister with the gossip of the Consul agent, which answers from its memory. A Consul
+// Members returns what the gossip of the Consul agent, which answers from its memory. A Consul
 // agent on another host is not asked: it would have to answer all hosts.
 func (a Agent) Members(ctx context.Context) ([]registry.Member, error) {
 	local, err := a.isOnThisHost(ctx)
