@@ -1,8 +1,10 @@
 package registry
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -18,9 +20,21 @@ type Deletion struct {
 	ModifyIndex uint64
 }
 
-// DeletionKept is the minimum time that the record of a deletion stays in the store; it stays longer while there are
-// leases of the network. A host that was away for longer does not know what became of the network.
-const DeletionKept = 30 * 24 * time.Hour
+// The record of a deletion stays in the store while there are leases of the network, while it is one of the last
+// DeletionsKept, and for DeletionKept, if the clock of the host that wrote it is right. A host that was away for longer does
+// not know what became of the network.
+const (
+	DeletionKept  = 30 * 24 * time.Hour
+	DeletionsKept = 100
+)
+
+// OldDeletions returns the deletions, of all that a store has, whose records may be removed if there are no leases.
+func OldDeletions(all []Deletion) []Deletion {
+	all = slices.SortedFunc(slices.Values(all), func(a, b Deletion) int { return cmp.Compare(b.ModifyIndex, a.ModifyIndex) })
+	return slices.DeleteFunc(all[min(len(all), DeletionsKept):], func(d Deletion) bool {
+		return time.Since(d.Time) < DeletionKept
+	})
+}
 
 // NewDeletion returns the deletion now of the network called name. old is its definition, zero if there is none that
 // can be used.

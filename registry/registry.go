@@ -57,7 +57,7 @@ type Networks interface {
 	// removes them and writes no Deletion. Leases stay until their hosts release them. DeleteNetwork returns
 	// ErrNetworkNotFound when there is nothing to delete.
 	//
-	// The Deletion stays as long as there are leases, and at least for DeletionKept.
+	// The Deletion stays as long as there are leases, and it is not one of OldDeletions.
 	DeleteNetwork(ctx context.Context, name string) error
 
 	// PutDeletion restores a Deletion that the store has lost, with its original Time. It returns ErrConflict when

@@ -45,13 +45,9 @@ func (d *definitionKeeper) forgetDeletion() {
 }
 
 // lostDeletion returns the deletion that this host remembers of a network about which the store has no record. It
-// returns nil if there is none, if the host remembers the network from a later time, or if the deletion is so old that
-// its record may have been removed as usual.
+// returns nil if there is none, or if the host remembers the network from a later time.
 func (d *definitionKeeper) lostDeletion() *registry.DeletedError {
-	switch {
-	case d.deletion == nil || time.Since(d.deletion.Time) >= registry.DeletionKept:
-		return nil
-	case d.known != nil && !d.known.IsEndedBy(*d.deletion):
+	if d.deletion == nil || d.known != nil && !d.known.IsEndedBy(*d.deletion) {
 		return nil
 	}
 	return &registry.DeletedError{Deletion: *d.deletion}

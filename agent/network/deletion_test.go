@@ -108,7 +108,8 @@ func TestRememberedDeletion(t *testing.T) {
 				}
 			})
 		}, nil, true, "", "", false},
-		{"too long ago", `{"version":1,"network":"n","deleted":"1999-01-01T00:00:00Z"}`, nil, nil, true, "", "", false},
+		{"lost, by a clock that is behind", `{"version":1,"network":"n","deleted":"1999-01-01T00:00:00Z"}`, nil, nil, false,
+			"was deleted at", "", true},
 		{"broken", `{"version":1,`, nil, nil, true, "", "/deleted/n.json", false},
 		{"of another version", `{"version":9,"network":"n","deleted":"DELETED"}`, nil, nil, true, "", "version 9", false},
 		{"of another network", `{"version":1,"network":"m","deleted":"DELETED"}`, nil, nil, true, "", `network \"m\"`, false},

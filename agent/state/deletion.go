@@ -60,8 +60,8 @@ func SaveDeletion(dataDir string, d registry.Deletion) error {
 	}
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".json")
-		old, err := LoadDeletion(dataDir, name)
-		if err != nil || old == nil || name == d.Network || time.Since(old.Time) < registry.DeletionKept {
+		info, err := os.Stat(file)
+		if err != nil || time.Since(info.ModTime()) < registry.DeletionKept { // by this host's own clock
 			continue
 		}
 		if err := RemoveDeletion(dataDir, name); err != nil {

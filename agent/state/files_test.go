@@ -75,15 +75,19 @@ func TestLoadNodeID(t *testing.T) {
 // TestDeletionFiles: files of deletions that are too old go when another one is written.
 func TestDeletionFiles(t *testing.T) {
 	dir := t.TempDir()
-	must(t, SaveDeletion(dir, registry.Deletion{Network: "old", Time: time.Now().Add(-registry.DeletionKept)}))
+	ago := time.Now().Add(-registry.DeletionKept)
+	must(t, SaveDeletion(dir, registry.Deletion{Network: "old", Time: time.Now()}))
+	must(t, os.Chtimes(DeletionPath(dir, "old"), ago, ago))
+	must(t, SaveDeletion(dir, registry.Deletion{Network: "behind", Time: ago})) // by the clock of another host
 	must(t, SaveDeletion(dir, registry.Deletion{Network: "new", Time: time.Now().Add(-time.Hour)}))
-	for name, want := range map[string]bool{"old": false, "new": true} {
+	for name, want := range map[string]bool{"old": false, "behind": true, "new": true} {
 		d, err := LoadDeletion(dir, name)
 		must(t, err)
 		if (d != nil) != want {
 			t.Errorf("%s: %+v", name, d)
 		}
 	}
+	must(t, RemoveDeletion(dir, "behind"))
 	must(t, RemoveDeletion(dir, "new"))
 	must(t, RemoveDeletion(dir, "new"))
 	if exists(filepath.Dir(DeletionPath(dir, "new"))) {

@@ -16,9 +16,9 @@ type Definition struct {
 	// since. Otherwise an earlier process wrote it down.
 	Confirmed bool
 
-	// abandoned are the revisions that this process knew before others that were made without knowing them, in a store
+	// abandoned are the definitions that this process knew before others that were made without knowing them, in a store
 	// that was set back. The store may be set forward again.
-	abandoned []string
+	abandoned []registry.Network
 }
 
 // A Verdict says what the store's answer about a network's definition means to a host.
@@ -59,7 +59,7 @@ func (k *Definition) Confirm(n registry.Network, asked time.Time) (now *Definiti
 		now.abandoned, isDiverged = k.abandoned, n.Diverged(k.Network)
 	}
 	if isDiverged {
-		now.abandoned = append(slices.Clone(k.abandoned), k.Network.Revision)
+		now.abandoned = append(slices.Clone(k.abandoned), k.Network)
 	}
 	return now, isDiverged
 }
@@ -103,14 +103,19 @@ func (k *Definition) supersedes(n registry.Network) bool {
 		return false
 	case k.Network.Replaced(n):
 		return k.IsUsable() // also if both say the same: n does not name what was in force in between
-	case slices.Contains(k.abandoned, n.RevisionOrVersion()) && !n.Restored.After(k.Network.Restored):
-		return true // a host that has abandoned the known one instead would restore n, with a later time
+	case slices.ContainsFunc(k.abandoned, func(old registry.Network) bool { return isWritten(n, old) }):
+		return true // a host that has abandoned the known one instead would restore n, with another time
 	case !k.Confirmed || n.Diverged(k.Network):
 		return false
 	case n.FromBlock && n.Restored.IsZero() && n.Revision != k.Network.Revision:
 		return n.CreateIndex != k.Network.CreateIndex
 	}
 	return k.Network.CreateIndex == n.CreateIndex && k.Network.ModifyIndex > n.ModifyIndex && !saysTheSameAs(k.Network, n)
+}
+
+// isWritten reports whether n is the definition old, and has not been restored since.
+func isWritten(n, old registry.Network) bool {
+	return n.RevisionOrVersion() == old.RevisionOrVersion() && n.Restored.Equal(old.Restored)
 }
 
 // saysTheSameAs reports whether two definitions say the same of the network.

@@ -119,6 +119,19 @@ func TestSupersedes(t *testing.T) {
 			}
 		})
 	}
+	known := second
+	known.Restored = time.Now()
+	k, _ := (&Definition{Network: branch, Confirmed: true}).Confirm(known, time.Now())
+	if !k.supersedes(branch) {
+		t.Error("an abandoned one: not")
+	}
+	for _, clock := range []time.Duration{-40 * 24 * time.Hour, 40 * 24 * time.Hour} {
+		again := branch
+		again.Restored = time.Now().Add(clock)
+		if k.supersedes(again) {
+			t.Errorf("an abandoned one that another host has restored, by a clock that is %s ahead", clock)
+		}
+	}
 	var nothing *Definition
 	if nothing.supersedes(first) {
 		t.Error("without any")

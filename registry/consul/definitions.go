@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/hashicorp/consul/api"
 
@@ -188,10 +187,7 @@ func (ns networkStore) purgeDeletions(ctx context.Context) {
 		ns.kv.logger.Debug("records of old deletions stay", "error", err)
 		return
 	}
-	for _, d := range set.Deleted {
-		if time.Since(d.Time) < registry.DeletionKept {
-			continue
-		}
+	for _, d := range registry.OldDeletions(set.Deleted) {
 		leases, err := ns.countRecords(ctx, ns.kv.keys.Leases(d.Network))
 		if err == nil && leases == 0 {
 			key := ns.kv.keys.Network(d.Network)

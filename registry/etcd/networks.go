@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -156,16 +155,21 @@ func (c *connection) deleteNetwork(ctx context.Context, name string) error {
 // purgeDeletions removes the records of old deletions whose networks have no leases any more, except that of the
 // network name. Those that it cannot remove stay until the next deletion.
 func (c *connection) purgeDeletions(ctx context.Context, t *tree, name string) {
-	var old []*record
+	var deletions []registry.Deletion
 	for _, r := range t.Records {
 		other, ok := c.keys.definedIn(r.key)
 		if !ok || other == name {
 			continue
 		}
 		_, err := parseNetwork(other, r)
-		if deleted, ok := errors.AsType[*registry.DeletedError](err); ok &&
-			time.Since(deleted.Time) >= registry.DeletionKept && len(t.Below(c.keys.leases(other))) == 0 {
-			old = append(old, r)
+		if deleted, ok := errors.AsType[*registry.DeletedError](err); ok {
+			deletions = append(deletions, deleted.Deletion)
+		}
+	}
+	var old []*record
+	for _, d := range registry.OldDeletions(deletions) {
+		if len(t.Below(c.keys.leases(d.Network))) == 0 {
+			old = append(old, t.Get(c.keys.definition(d.Network)))
 		}
 	}
 	for part := range slices.Chunk(old, partOps) {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/claim"
@@ -173,12 +172,16 @@ func (s *Store) leftLocked(network string) bool {
 
 // purgeDeletionsLocked removes the records of old deletions whose networks have no leases any more.
 func (s *Store) purgeDeletionsLocked() {
+	var deletions []registry.Deletion
 	for _, key := range s.keysLocked(networksDir) {
-		name := strings.TrimPrefix(key, networksDir)
-		_, err := s.networkLocked(name)
-		if deleted, ok := errors.AsType[*registry.DeletedError](err); ok &&
-			time.Since(deleted.Time) >= registry.DeletionKept && !s.leftLocked(name) {
-			s.deleteLocked(key)
+		_, err := s.networkLocked(strings.TrimPrefix(key, networksDir))
+		if deleted, ok := errors.AsType[*registry.DeletedError](err); ok {
+			deletions = append(deletions, deleted.Deletion)
+		}
+	}
+	for _, d := range registry.OldDeletions(deletions) {
+		if !s.leftLocked(d.Network) {
+			s.deleteLocked(networksDir + d.Network)
 		}
 	}
 }
