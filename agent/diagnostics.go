@@ -91,7 +91,8 @@ func (d *diagnostics) trace(ctx context.Context, r api.TraceRequest) (api.Trace,
 		if run, ok := d.networks.get(name); ok && run.Status().Defined {
 			n := d.examined(run)
 			n.Peers = d.peers(run, false).Peers
-			h.Networks = append(h.Networks, n.Traced(d.env.Datapaths.Backends, func(ctx context.Context, node string) (api.Probe, error) {
+			h.Networks = append(h.Networks, n.Traced(d.env.Datapaths.Backends, func(ctx context.Context,
+				node string) (api.Probe, error) {
 				return d.probePeers(ctx, run, api.ProbeRequest{Peers: []string{node}})
 			}))
 		}

@@ -37,7 +37,8 @@ func (c *Client) PutNetwork(ctx context.Context, n Network, force bool, reservat
 	in := struct {
 		Network
 		Reservations []Reservation `json:"reservations,omitempty"`
-	}{Network{Name: n.Name, Pools: n.Pools, Backend: n.Backend, Encryption: n.Encryption, ModifyIndex: n.ModifyIndex}, reservations}
+	}{Network{Name: n.Name, Pools: n.Pools, Backend: n.Backend, Encryption: n.Encryption, ModifyIndex: n.ModifyIndex},
+		reservations}
 	p := path("v1", "network", n.Name)
 	if force {
 		p += "?force=true"

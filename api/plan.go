@@ -21,7 +21,7 @@ type NetworkPlan struct {
 	Action      string       `json:"action"`       // create, update, switch or none
 	ModifyIndex uint64       `json:"modify_index"` // of the stored definition, 0 for none
 	Changes     []Change     `json:"changes"`      // sorted by field
-	Hosts       []HostChange `json:"hosts"`        // all with a lease, sorted by slot; none when nothing changes and nothing is being switched
+	Hosts       []HostChange `json:"hosts"`        // all with a lease, sorted by slot; none if nothing changes
 	Refused     []Refusal    `json:"refused"`      // why PutNetwork refuses it
 
 	// Reservations exist in the store although the network does not, left by an interrupted

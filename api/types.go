@@ -91,12 +91,12 @@ type Pool struct {
 type Network struct {
 	Name        string          `json:"name"`
 	Pools       []Pool          `json:"pools"`
-	Backend     json.RawMessage `json:"backend"`              // object with "type"; during a switch, the backend from which it started
-	SwitchTo    json.RawMessage `json:"switch_to,omitempty"`  // object with "type", during a switch: the other backend; see Client.Switch
+	Backend     json.RawMessage `json:"backend"`              // object with "type"; during a switch, the one before
+	SwitchTo    json.RawMessage `json:"switch_to,omitempty"`  // during a switch: the other backend; see Client.Switch
 	Encryption  string          `json:"encryption,omitempty"` // "required": no packet may leave a host unencrypted
 	ModifyIndex uint64          `json:"modify_index"`
 	Local       *Local          `json:"local,omitempty"` // nil when this agent takes no part
-	Index       uint64          `json:"-"`               // header X-Leno-Index of GET /v1/network/:n: changes whenever the answer does
+	Index       uint64          `json:"-"`               // header X-Leno-Index: changes whenever the answer does
 }
 
 // Local is this host's part in a network.
@@ -140,7 +140,7 @@ type WaitingPeer struct {
 
 // NetworkSwitch is how far all hosts have switched a network from one backend to another.
 type NetworkSwitch struct {
-	From        string       `json:"from"`         // the type that the network had before, or has if it is not being switched
+	From        string       `json:"from"`         // the type before, or the present one if it is not being switched
 	To          string       `json:"to"`           // type; "" if the network is not being switched
 	Direction   string       `json:"direction"`    // forward, stopped or back; "" if the network is not being switched
 	Moved       int          `json:"moved"`        // hosts that send to all others over To
@@ -254,8 +254,8 @@ type Peer struct {
 	// LastHandshake is when this host and the peer last agreed on session keys. It is zero if they have not so far, or
 	// if packets are not encrypted.
 	LastHandshake time.Time `json:"last_handshake,omitzero"`
-	// Endpoint is where packets to the peer go, for a backend that chooses that by itself, such as wireguard. With the others,
-	// it is zero, and they go to one of the public addresses.
+	// Endpoint is where packets to the peer go, for a backend that chooses that by itself, such as wireguard. With the
+	// others, it is zero, and they go to one of the public addresses.
 	Endpoint netip.AddrPort `json:"endpoint,omitzero"`
 	Counters *Counters      `json:"counters,omitempty"`
 	// Path is what the continuous tests say of the path to the peer. It is nil if they are off, if the peer is not in the
@@ -289,8 +289,8 @@ type PeerPath struct {
 	RTT    float64   `json:"rtt_seconds"`      // mean round trip of the last small packets, 0 before the first answer
 	MTU    int       `json:"mtu,omitempty"`    // bytes; the largest packet that was answered
 
-	// The loss of each direction alone, 0 to 1, by the last 20 messages of the agents to each other. It is nil if it is not
-	// known.
+	// The loss of each direction alone, 0 to 1, by the last 20 messages of the agents to each other. It is nil if it is
+	// not known.
 	ToPeer   *float64 `json:"to_peer,omitempty"`
 	FromPeer *float64 `json:"from_peer,omitempty"`
 
@@ -304,8 +304,8 @@ type PathHistory struct {
 	Loss        []int8    `json:"loss_percent"` // of small packets in each step, the oldest first; -1 where none was sent
 }
 
-// Summary returns the state of a path with the number that describes it, and the loss of each direction that has one. It
-// is "-" for none.
+// Summary returns the state of a path with the number that describes it, and the loss of each direction that has one.
+// It is "-" for none.
 func (p *PeerPath) Summary() string {
 	if p == nil {
 		return "-"
@@ -355,7 +355,7 @@ type Host struct {
 	Own       bool           `json:"own,omitempty"`    // it is this host
 	State     string         `json:"state"`            // the worst that is known of it, one of HostStates
 	Reason    string         `json:"reason"`           // what that is, "" if there is nothing to say
-	Member    string         `json:"member,omitempty"` // what Consul's agents say of it: alive, failed or left; "" if they do not know it
+	Member    string         `json:"member,omitempty"` // what Consul's agents say: alive, failed or left; "" if unknown
 
 	Path    *PeerPath    `json:"path,omitempty"`    // from this host to it; nil where that is not tested
 	Summary *HostSummary `json:"summary,omitempty"` // what its agent says of itself; nil if it sent nothing
@@ -377,7 +377,8 @@ var HostStates = []string{
 // HostList is the response of GET /v1/network/:n/hosts.
 type HostList struct {
 	Hosts []Host `json:"hosts"` // those with a problem first, then by name
-	Index uint64 `json:"-"`     // header X-Leno-Index: changes whenever the answer does, except for times and measured values
+	// header X-Leno-Index: changes whenever the answer does, except for times and measured values
+	Index uint64 `json:"-"`
 }
 
 // Counters count the traffic since the agent started.

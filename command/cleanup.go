@@ -67,8 +67,9 @@ func (c *cleanupCommand) register(fs *flag.FlagSet) {
 	fs.StringVar(&c.options.Network, "network", "", "remove only what belongs to the network of this `name`")
 	fs.BoolVar(&c.options.KeepLease, "keep-lease", false,
 		"keep the records in the store and the node id: an agent that is started later takes the subnet back")
-	fs.StringVar(&c.token, "token", "", "`token` for the store, instead of the agent's: a Consul ACL token, USER:PASSWORD of etcd, "+
-		"or a bearer token of Kubernetes; LENO_TOKEN")
+	fs.StringVar(&c.token, "token", "",
+		"`token` for the store, instead of the agent's: a Consul ACL token, USER:PASSWORD of etcd, "+
+			"or a bearer token of Kubernetes; LENO_TOKEN")
 	for _, s := range agentOverrides() {
 		if slices.Contains(cleanupOverrides(), s.Name) {
 			c.overrides[s.Name] = fs.String(s.FlagName(), "", s.Flag)

@@ -151,7 +151,8 @@ func missingFileText(s subnetSource) string {
 	if s.state != "" {
 		return "the agent writes it when it has a subnet, and reports: " + s.state
 	}
-	return "`leno agent` writes it when it has a subnet; start it with this network in its configuration, and see `leno status`"
+	return "`leno agent` writes it when it has a subnet; start it with this network in its configuration, and see `leno " +
+		"status`"
 }
 
 // sources finds the files without reading them.
@@ -174,7 +175,8 @@ func (h *dockerHost) sources(ctx context.Context) ([]subnetSource, error) {
 	}
 	switch {
 	case len(known) == 0:
-		return nil, fmt.Errorf("no network has a subnet file here (%s): `leno agent` writes it when it has a subnet, start it", config.DefaultSubnetFile("*"))
+		return nil, fmt.Errorf("no network has a subnet file here (%s): `leno agent` writes it when it has a subnet, "+
+			"start it", config.DefaultSubnetFile("*"))
 	case len(h.networks) == 0 && len(known) == 1:
 		return known, nil
 	case len(h.networks) == 0:

@@ -80,8 +80,9 @@ func (d *doctorCommand) register(fs *flag.FlagSet) {
 	fs.StringVar(&d.options.Network, "network", "", "examine only the network of this `name`, and the whole host")
 	fs.BoolVar(&d.options.Passive, "passive", false, "send no packets to other hosts; the paths to them are not tested")
 	fs.BoolVar(&d.all, "all", false, "examine all hosts of the networks of this host")
-	fs.StringVar(&d.others, "peer-address", "", "with -all, `address` of the agents on other hosts, with {ip} for the public address "+
-		"of each or {node} for its name; default: the port of this host's agent if others reach that")
+	fs.StringVar(&d.others, "peer-address", "",
+		"with -all, `address` of the agents on other hosts, with {ip} for the public address "+
+			"of each or {node} for its name; default: the port of this host's agent if others reach that")
 }
 
 func (d *doctorCommand) run(ctx context.Context) error {

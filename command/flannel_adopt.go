@@ -80,7 +80,8 @@ func (c *flannelHandover) register(fs *flag.FlagSet) {
 	c.files.register(fs)
 	fs.BoolVar(&c.dryRun, "dry-run", false, "only show what would be changed")
 	if c.canRenumber {
-		fs.BoolVar(&c.renumberIPv6, "renumber-ipv6", false, "let this host get another IPv6 subnet if its subnets differ in their position")
+		fs.BoolVar(&c.renumberIPv6, "renumber-ipv6", false,
+			"let this host get another IPv6 subnet if its subnets differ in their position")
 	}
 	fs.StringVar(&c.network, "network", "",
 		"`name` of the network (default: the one that the configuration shares with flannel)")
@@ -135,7 +136,8 @@ func (c *flannelHandover) networkName(conf config.Config) string {
 }
 
 // read reads the network and its leases from the store.
-func (c *flannelHandover) read(ctx context.Context, reg registry.Registry, name string) (o handover.Options, err error) {
+func (c *flannelHandover) read(ctx context.Context, reg registry.Registry,
+	name string) (o handover.Options, err error) {
 	n, err := reg.Network(ctx, name)
 	if err != nil {
 		return o, err
@@ -150,7 +152,8 @@ func reserveFor(ctx context.Context, reg registry.Registry, conf config.Config, 
 	if err != nil {
 		return err
 	}
-	return reg.AddReservation(ctx, n, registry.Reservation{Network: n.Name, Slot: l.Slot, Subnet: l.Subnet(), Node: node}, true)
+	return reg.AddReservation(ctx, n, registry.Reservation{Network: n.Name, Slot: l.Slot, Subnet: l.Subnet(), Node: node},
+		true)
 }
 
 func writeHandover(w io.Writer, r handover.Report) {

@@ -37,7 +37,8 @@ above the table, and the reasons are below it.
 		}), Predict: cli.PredictNetworks(m),
 		Run: func(ctx context.Context, args []string) error {
 			name := cli.FirstArg(args)
-			read := cli.NetworkReader(&name, func(ctx context.Context, c *api.Client, since api.Read) (api.HostList, uint64, error) {
+			read := cli.NetworkReader(&name, func(ctx context.Context, c *api.Client,
+				since api.Read) (api.HostList, uint64, error) {
 				list, err := c.Hosts(ctx, name, since)
 				return list, list.Index, err
 			})
@@ -87,10 +88,12 @@ func writeFleet(w io.Writer, out hosts.Diagnosis) {
 	for _, f := range out.Findings {
 		counts[f.Status]++
 	}
-	verdict := api.Diagnosis{Node: fmt.Sprintf("%s, %d of them asked", cli.Plural(out.Hosts, "host"), out.Asked), Took: out.Took}
+	verdict := api.Diagnosis{Node: fmt.Sprintf("%s, %d of them asked", cli.Plural(out.Hosts, "host"), out.Asked),
+		Took: out.Took}
 	cli.WriteNote(w, "", verdictLine(verdict, counts))
 	for _, f := range out.Findings {
-		cli.WriteFinding(w, api.Finding{Check: f.Check, Status: f.Status, Network: f.Network, Saw: f.Saw, Do: f.Do, Docs: f.Docs})
+		cli.WriteFinding(w, api.Finding{Check: f.Check, Status: f.Status, Network: f.Network, Saw: f.Saw, Do: f.Do,
+			Docs: f.Docs})
 	}
 	switch {
 	case len(out.NotAsked) > 0:
@@ -98,8 +101,8 @@ func writeFleet(w io.Writer, out hosts.Diagnosis) {
 		cli.WriteNote(w, "", "Judged by their summaries, because their agents were not asked:")
 	case out.Asked < out.Hosts:
 		fmt.Fprintln(w)
-		cli.WriteNote(w, "", "The other hosts are judged by the summaries that they send. Give the addresses of their agents to ask these: "+
-			"`-peer-address='{ip}:5366'`")
+		cli.WriteNote(w, "", "The other hosts are judged by the summaries that they send. Give the addresses of their "+
+			"agents to ask these: `-peer-address='{ip}:5366'`")
 	}
 	for _, n := range out.NotAsked[:min(len(out.NotAsked), maxNotAsked)] {
 		cli.WriteNote(w, "  ", n.Node+": "+n.Reason)

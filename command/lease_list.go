@@ -32,7 +32,8 @@ in full.
 		Flags: cli.CombineFlags(s.Register, watch.Register), Predict: cli.PredictNetworks(m),
 		Run: func(ctx context.Context, args []string) error {
 			name := cli.FirstArg(args)
-			read := cli.NetworkReader(&name, func(ctx context.Context, c *api.Client, since api.Read) (api.LeaseList, uint64, error) {
+			read := cli.NetworkReader(&name, func(ctx context.Context, c *api.Client,
+				since api.Read) (api.LeaseList, uint64, error) {
 				list, err := c.Leases(ctx, name, since)
 				return list, list.Index, err
 			})

@@ -53,8 +53,8 @@ unless you name one.
 	}
 }
 
-// leaseOfAddress returns the lease of the host to which an address belongs, and how it does. given is empty to search all
-// networks.
+// leaseOfAddress returns the lease of the host to which an address belongs, and how it does. given is empty to search
+// all networks.
 func leaseOfAddress(ctx context.Context, c *api.Client, given []string, addr netip.Addr) (
 	network string, lease api.Lease, whose string, err error,
 ) {

@@ -80,8 +80,8 @@ func writeLocalSwitch(w io.Writer, s api.Switch) {
 	if s.Stopped {
 		state = ", and is stopped"
 	}
-	cli.WriteNote(w, "", fmt.Sprintf("The network is being switched from %s to %s%s. This host sends over %s to %d of %d peers.",
-		s.From, s.To, state, s.To, s.Moved, s.Moved+len(s.Waiting)))
+	cli.WriteNote(w, "", fmt.Sprintf("The network is being switched from %s to %s%s. This host sends over %s to %d of %d "+
+		"peers.", s.From, s.To, state, s.To, s.Moved, s.Moved+len(s.Waiting)))
 	if s.Fault != "" {
 		cli.WriteItem(w, "!", fmt.Sprintf("it cannot use %s: %s", s.To, s.Fault))
 	}

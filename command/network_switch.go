@@ -60,7 +60,8 @@ that takes longer.
 			}
 			var network string
 			var now api.NetworkSwitch
-			err := s.Call(ctx, cli.OnNetwork(cli.FirstArg(args), func(ctx context.Context, c *api.Client, name string) (err error) {
+			err := s.Call(ctx, cli.OnNetwork(cli.FirstArg(args), func(ctx context.Context, c *api.Client,
+				name string) (err error) {
 				network = name
 				if len(actions) > 0 {
 					now, err = c.ChangeSwitch(ctx, name, actions[0])
@@ -83,7 +84,8 @@ that takes longer.
 }
 
 // awaitSwitch blocks until a switch has ended, and prints each change of the state that was shown last.
-func awaitSwitch(ctx context.Context, s *cli.Session, c *api.Client, network string, shown api.NetworkSwitch, limit time.Duration) error {
+func awaitSwitch(ctx context.Context, s *cli.Session, c *api.Client, network string, shown api.NetworkSwitch,
+	limit time.Duration) error {
 	changed := shown.ModifyIndex
 	return cli.Await(ctx, limit, func(ctx context.Context) error {
 		now, err := c.NetworkSwitch(ctx, network)
@@ -97,7 +99,8 @@ func awaitSwitch(ctx context.Context, s *cli.Session, c *api.Client, network str
 			cli.Printf(s.Meta.Stdout, "%s", describeSwitch(network, now))
 		}
 		if shown = now; now.To != "" {
-			return fmt.Errorf("network %s: %d of %d hosts send to all others over %s", network, now.Moved, len(now.Hosts), now.To)
+			return fmt.Errorf("network %s: %d of %d hosts send to all others over %s", network, now.Moved, len(now.Hosts),
+				now.To)
 		}
 		return nil
 	})

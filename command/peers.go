@@ -50,7 +50,8 @@ if packets were lost, or if a host that holds its lease cannot be reached.
 			if probe.probe {
 				return runProbe(ctx, s, probe, name)
 			}
-			read := cli.NetworkReader(&name, func(ctx context.Context, c *api.Client, since api.Read) (api.PeerList, uint64, error) {
+			read := cli.NetworkReader(&name, func(ctx context.Context, c *api.Client,
+				since api.Read) (api.PeerList, uint64, error) {
 				list, err := c.Peers(ctx, name, since)
 				return list, list.Index, err
 			})

@@ -25,7 +25,8 @@ that is not defined.
 		Flags: cli.CombineFlags(s.Register, watch.Register), Predict: cli.PredictNetworks(m),
 		Run: func(ctx context.Context, args []string) error {
 			name := cli.FirstArg(args)
-			read := cli.NetworkReader(&name, func(ctx context.Context, c *api.Client, since api.Read) (api.ReservationList, uint64, error) {
+			read := cli.NetworkReader(&name, func(ctx context.Context, c *api.Client,
+				since api.Read) (api.ReservationList, uint64, error) {
 				list, err := c.Reservations(ctx, name, since)
 				return list, list.Index, err
 			})

@@ -77,8 +77,8 @@ hosts: a warning that packets to them are lost does not count.
 	}
 }
 
-// isHealthy reports whether this host is ready and its checks are passing. A warning that packets to other hosts are lost
-// does not count: a host that is down must not stop the deployment of the others.
+// isHealthy reports whether this host is ready and its checks are passing. A warning that packets to other hosts are
+// lost does not count: a host that is down must not stop the deployment of the others.
 func isHealthy(h api.Health) bool {
 	return h.Ready && !slices.ContainsFunc(faultsOf(h), func(f fault) bool {
 		return f.Status != api.Warning || f.Name != health.Paths

@@ -35,8 +35,8 @@ type Epoch struct {
 	// Rotated means that keys were rotated an odd number of times: the backend uses its two ports in reverse order.
 	Rotated bool `json:"rotated,omitempty"`
 
-	// Since is when the epoch began, or the time from which the age of the keys counts; zero if that is not known. It is by
-	// the clock of the host that wrote it.
+	// Since is when the epoch began, or the time from which the age of the keys counts; zero if that is not known. It is
+	// by the clock of the host that wrote it.
 	Since time.Time `json:"since,omitzero"`
 }
 

@@ -17,8 +17,8 @@ type Choice struct {
 	Own bool
 }
 
-// TakesNew reports whether the claim gets a slot that has no record and that the host was not using until recently. Such
-// a claim may have to wait: see claim.LostLeases.
+// TakesNew reports whether the claim gets a slot that has no record and that the host was not using until recently.
+// Such a claim may have to wait: see claim.LostLeases.
 func (c Choice) TakesNew(plan Plan, claim Claim) bool {
 	return c.Existing == nil && !claim.TakesBack(plan.Subnets(c.Slot)[0])
 }

@@ -2,8 +2,8 @@ package registry
 
 import "maps"
 
-// Credentials tell which token a client of a store uses. At most one field is set. If none is, the client uses the token
-// of the environment.
+// Credentials tell which token a client of a store uses. At most one field is set. If none is, the client uses the
+// token of the environment.
 type Credentials struct {
 	Token     string
 	TokenFile string

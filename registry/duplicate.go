@@ -29,8 +29,8 @@ func (e *RivalError) Unwrap() error { return e.Err }
 
 // Duplicate returns an error if a live lease belongs to another host that could be mistaken for the claim's host
 // because it has the same name, node id or address. Hosts behind one NAT have the same address and different ports. The
-// error is a *RivalError of ErrDuplicateNode or ErrDuplicateAddress and names both hosts with their addresses. Duplicate
-// returns nil when there is no such conflict.
+// error is a *RivalError of ErrDuplicateNode or ErrDuplicateAddress and names both hosts with their addresses.
+// Duplicate returns nil when there is no such conflict.
 //
 // A lease with our node id and none of our addresses may also be ours from before this host moved. Only a running host
 // can tell: the lease is its own when the record is no newer than the one it wrote.

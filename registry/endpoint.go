@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// attributes are the members of a lease's backend object that tell hosts behind one NAT apart, which have the same public
-// addresses. Backends that can do so publish them.
+// attributes are the members of a lease's backend object that tell hosts behind one NAT apart, which have the same
+// public addresses. Backends that can do so publish them.
 type attributes struct {
 	ListenPort uint16       `json:"listen_port"` // UDP port on which the host receives
 	PublicPort uint16       `json:"public_port"` // the one of the public addresses that leads to it; 0: the same
@@ -26,8 +26,8 @@ func attributesOf(b Backend) (a attributes) {
 // port returns the UDP port at which the host is reached at its public addresses, 0 if that is not published.
 func (a attributes) port() uint16 { return cmp.Or(a.PublicPort, a.ListenPort) }
 
-// Endpoints returns the public addresses of a lease's host with the port at which it is reached there, which is 0 if the
-// backend publishes none.
+// Endpoints returns the public addresses of a lease's host with the port at which it is reached there, which is 0 if
+// the backend publishes none.
 func (l Lease) Endpoints() []netip.AddrPort {
 	port := attributesOf(l.Backend).port()
 	out := make([]netip.AddrPort, len(l.PublicIPs))
@@ -51,8 +51,8 @@ func (l Lease) LocalIPs() []netip.Addr { return attributesOf(l.Backend).LocalIPs
 // SharesAddress reports whether other hosts have the public addresses of a lease's host, too, as far as it says.
 func (l Lease) SharesAddress() bool { return attributesOf(l.Backend).PublicPort != 0 }
 
-// SameEndpoint reports whether the hosts of two leases would receive each other's packets: they have a public address in
-// common, and no ports that tell them apart.
+// SameEndpoint reports whether the hosts of two leases would receive each other's packets: they have a public address
+// in common, and no ports that tell them apart.
 func SameEndpoint(a, b Lease) bool {
 	if !shareAny(a.PublicIPs, b.PublicIPs) {
 		return false

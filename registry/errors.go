@@ -116,8 +116,8 @@ func Reason(err error) string {
 	return text
 }
 
-// Brief returns ErrUnavailable alone for an error that means that, and any other error unchanged. It is for checks beside
-// that of the lease, which has the cause.
+// Brief returns ErrUnavailable alone for an error that means that, and any other error unchanged. It is for checks
+// beside that of the lease, which has the cause.
 func Brief(err error) error {
 	if errors.Is(err, ErrUnavailable) {
 		return ErrUnavailable

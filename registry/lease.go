@@ -14,8 +14,8 @@ import (
 // Version is the only version of records that this code reads and writes.
 const Version = 1
 
-// EncryptionRequired means that no host may send a packet of the network unencrypted. A host that cannot encrypt does not
-// take part.
+// EncryptionRequired means that no host may send a packet of the network unencrypted. A host that cannot encrypt does
+// not take part.
 const EncryptionRequired = "required"
 
 // CheckEncryption returns an error that wraps ErrInvalid if text is no value of Network.Encryption.
@@ -191,8 +191,8 @@ func canonical(data []byte) json.RawMessage {
 	return out
 }
 
-// FlannelTTL is how long the lease of a host that runs flannel lasts. flanneld writes a record when it starts and an hour
-// before the end, so the store cannot tell sooner whether a host is alive whose record it has lost.
+// FlannelTTL is how long the lease of a host that runs flannel lasts. flanneld writes a record when it starts and an
+// hour before the end, so the store cannot tell sooner whether a host is alive whose record it has lost.
 const FlannelTTL = 24 * time.Hour
 
 // Lease is one host's claim on one slot.
@@ -234,9 +234,9 @@ const UnknownSession = "unknown"
 // Held reports whether the session of the lease's host is alive.
 func (l Lease) Held() bool { return l.Session != "" }
 
-// Outranks reports whether a lease as it was known stays in place of a different one with a lower index on the same slot,
-// which a snapshot has brought back, or which is that of a new cluster. It does not if its host had gone and another one
-// holds the slot, or if only the other lease has the type of the network's backend.
+// Outranks reports whether a lease as it was known stays in place of a different one with a lower index on the same
+// slot, which a snapshot has brought back, or which is that of a new cluster. It does not if its host had gone and
+// another one holds the slot, or if only the other lease has the type of the network's backend.
 func (l Lease) Outranks(o Lease, backend string) bool {
 	if !l.Held() && o.Held() {
 		return l.NodeID == o.NodeID

@@ -206,6 +206,6 @@ func (o *occupancy) summary() string {
 			lapsed++
 		}
 	}
-	return fmt.Sprintf("%d slots: %d held, %d lapsed and kept for their hosts, %d reserved, %d under records that are unusable or may be lost",
-		o.plan.Capacity(), held, lapsed, len(o.reserved), len(o.blocked))
+	return fmt.Sprintf("%d slots: %d held, %d lapsed and kept for their hosts, %d reserved, %d under records that are "+
+		"unusable or may be lost", o.plan.Capacity(), held, lapsed, len(o.reserved), len(o.blocked))
 }

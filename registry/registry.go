@@ -86,8 +86,8 @@ type Leases interface {
 	// it. n.ModifyIndex is 0 when the version is not known.
 	//
 	// Errors: ErrNetworkFull; a *RivalError of ErrDuplicateNode, ErrDuplicateAddress or ErrSetBack; ErrLeasesLost for a
-	// slot that the host is not using, see claim.LostLeases; ErrInvalid for a claim that no host could read; ErrConflict when
-	// the plan has changed, or when other hosts were faster again and again; ErrNetworkNotFound, as a *DeletedError,
+	// slot that the host is not using, see claim.LostLeases; ErrInvalid for a claim that no host could read; ErrConflict
+	// when the plan has changed, or when other hosts were faster again and again; ErrNetworkNotFound, as a *DeletedError,
 	// when the network was deleted; ErrHeld or ErrReserved for a claim with Exactly; ErrUnavailable, ErrDenied.
 	Acquire(ctx context.Context, n Network, c Claim) (Lease, error)
 
@@ -148,11 +148,11 @@ type Reservations interface {
 	// is none.
 	RemoveReservation(ctx context.Context, network string, subnet netip.Prefix) error
 
-	// WatchReservations blocks until the index of n's reservations differs from after. It returns them sorted by slot, with
-	// the records it had to skip. For a network that is not defined, n only has a name: then the reservations have no slots
-	// and are sorted by subnet. With after 0 it reads them again and returns at once. With Known it returns at once what
-	// this client already knows, if it follows the store. When there are no reservations, it may return although nothing
-	// changed.
+	// WatchReservations blocks until the index of n's reservations differs from after. It returns them sorted by slot,
+	// with the records it had to skip. For a network that is not defined, n only has a name: then the reservations have no
+	// slots and are sorted by subnet. With after 0 it reads them again and returns at once. With Known it returns at once
+	// what this client already knows, if it follows the store. When there are no reservations, it may return although
+	// nothing changed.
 	WatchReservations(ctx context.Context, n Network, after uint64) (ReservationSet, uint64, error)
 }
 

@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// Lineage tells which of two versions of a network's definition is the later one where the indexes of a store cannot. It
-// is the same in every store into which the definition is written. A definition that was written by hand has none.
+// Lineage tells which of two versions of a network's definition is the later one where the indexes of a store cannot.
+// It is the same in every store into which the definition is written. A definition that was written by hand has none.
 type Lineage struct {
 	// Revision is a random name of this version.
 	Revision string `json:"revision,omitempty"`
 
-	// Earlier are revisions that this version has replaced, oldest first, at most MaxEarlier: the first one of all, and the
-	// latest.
+	// Earlier are revisions that this version has replaced, oldest first, at most MaxEarlier: the first one of all, and
+	// the latest.
 	Earlier []string `json:"earlier,omitempty"`
 
 	// Generation is the number of changes since the network was defined, this one included. 0 stands for unknown.
@@ -59,8 +59,8 @@ func (n Network) Restoring(leases int) Network {
 	return n
 }
 
-// RevisionOrVersion returns the definition's revision or, if it was written without one, the version of its record in the
-// store: "@12.34". It is "" for a definition that was never stored.
+// RevisionOrVersion returns the definition's revision or, if it was written without one, the version of its record in
+// the store: "@12.34". It is "" for a definition that was never stored.
 func (n Network) RevisionOrVersion() string {
 	if n.Revision != "" || n.ModifyIndex == 0 {
 		return n.Revision
@@ -68,8 +68,8 @@ func (n Network) RevisionOrVersion() string {
 	return fmt.Sprintf("@%d.%d", n.CreateIndex, n.ModifyIndex)
 }
 
-// Replaced reports whether a version with this lineage has replaced old, directly or through others, or both are changes
-// of the same definition and it is of a higher generation. It is therefore the later one in any store.
+// Replaced reports whether a version with this lineage has replaced old, directly or through others, or both are
+// changes of the same definition and it is of a higher generation. It is therefore the later one in any store.
 func (l Lineage) Replaced(old Network) bool {
 	if slices.Contains(l.Earlier, old.RevisionOrVersion()) {
 		return true
@@ -82,8 +82,8 @@ func (l Lineage) isRelated(other Lineage) bool {
 	return slices.ContainsFunc(l.Earlier, func(r string) bool { return slices.Contains(other.Earlier, r) })
 }
 
-// Diverged reports whether n is a change that was made without knowing other, as in a store that was set back, and neither
-// is the later one: they are of the same generation, or the generation of one is unknown.
+// Diverged reports whether n is a change that was made without knowing other, as in a store that was set back, and
+// neither is the later one: they are of the same generation, or the generation of one is unknown.
 func (n Network) Diverged(other Network) bool {
 	return n.Revision != other.Revision && !n.Replaced(other) && !other.Replaced(n) && n.isRelated(other.Lineage)
 }

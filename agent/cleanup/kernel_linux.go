@@ -158,9 +158,9 @@ func (c *cleaner) judgeDevice(link netlink.Link, addrs []netip.Prefix) (r Leftov
 	return r, false
 }
 
-// isLenosByName reports whether a device with a name like leno's is leno's although nothing else shows it. A VXLAN device
-// of leno's learns no forwarding entries unless an operator has switched it on, and users make WireGuard devices of any
-// name.
+// isLenosByName reports whether a device with a name like leno's is leno's although nothing else shows it. A VXLAN
+// device of leno's learns no forwarding entries unless an operator has switched it on, and users make WireGuard devices
+// of any name.
 func isLenosByName(link netlink.Link) bool {
 	switch l := link.(type) {
 	case *netlink.Vxlan:
@@ -181,7 +181,8 @@ func hasBaseAddress(addrs, subnets []netip.Prefix) bool {
 }
 
 // overlayDevice describes a device, and reports whether some version of leno creates such devices: a VXLAN device with
-// a local address and without a default destination, a persistent TUN without packet information, or a WireGuard device.
+// a local address and without a default destination, a persistent TUN without packet information, or a WireGuard
+// device.
 func overlayDevice(link netlink.Link) (kind string, like bool) {
 	switch l := link.(type) {
 	case *netlink.Vxlan:

@@ -32,8 +32,8 @@ func Defaults() Config {
 	return c
 }
 
-// Dev returns the configuration of `leno agent -dev`: one network "dev" in a registry in memory, a state directory of its
-// own, no service in Consul, everything else as in Defaults. Load fills in the options of its backend.
+// Dev returns the configuration of `leno agent -dev`: one network "dev" in a registry in memory, a state directory of
+// its own, no service in Consul, everything else as in Defaults. Load fills in the options of its backend.
 func Dev() Config {
 	c := Defaults()
 	c.Dev, c.DataDir = true, DevDataDir

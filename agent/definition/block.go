@@ -31,8 +31,8 @@ func FromBlock(local config.Network) (registry.Network, error) {
 	return n, err
 }
 
-// Intended returns the network as its definition intends it: at the end of a switch to another backend. The epoch of the
-// backend is not part of it.
+// Intended returns the network as its definition intends it: at the end of a switch to another backend. The epoch of
+// the backend is not part of it.
 func Intended(n registry.Network) registry.Network {
 	target := registry.Carriage{Backend: n.Backend}
 	if s := n.Switch; s != nil {
@@ -48,8 +48,8 @@ func Intended(n registry.Network) registry.Network {
 }
 
 // DifferencesOfBlock describes where the network that a configuration block defines differs from what its definition in
-// the store intends. An option that the store lacks has its default there, for example in a definition that flannel or an
-// older leno wrote.
+// the store intends. An option that the store lacks has its default there, for example in a definition that flannel or
+// an older leno wrote.
 func DifferencesOfBlock(block, stored registry.Network, kinds map[string]backend.Type) []string {
 	intended := Intended(stored)
 	intended.Backend = WithDefaults(intended.Backend, kinds)
@@ -65,8 +65,8 @@ func WithDefaults(b registry.Backend, kinds map[string]backend.Type) registry.Ba
 	return out
 }
 
-// CheckEncryption returns an error if n requires encryption, and its backend, or that to which it is being switched, does
-// not encrypt. The error wraps registry.ErrInvalid. A backend that this leno does not have does not encrypt.
+// CheckEncryption returns an error if n requires encryption, and its backend, or that to which it is being switched,
+// does not encrypt. The error wraps registry.ErrInvalid. A backend that this leno does not have does not encrypt.
 func CheckEncryption(n registry.Network, kinds map[string]backend.Type) error {
 	if n.Encryption == "" {
 		return nil

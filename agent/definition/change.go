@@ -37,11 +37,12 @@ type Change struct {
 }
 
 // Plan returns what would change, the effect on every host, and the refusals: a change that takes the subnet from a
-// host with a held lease, or stops its packets, is refused. A definition that the store has lost is created, although it
-// changes the one that hosts have in force.
+// host with a held lease, or stops its packets, is refused. A definition that the store has lost is created, although
+// it changes the one that hosts have in force.
 func (c Change) Plan() api.NetworkPlan {
 	p := api.NetworkPlan{Name: c.New.Name, Action: api.ActionCreate, ModifyIndex: c.Version(),
-		Changes: c.differences(), Hosts: []api.HostChange{}, Refused: []api.Refusal{}, Reservations: append([]api.Reservation{}, c.Leftover...)}
+		Changes: c.differences(), Hosts: []api.HostChange{}, Refused: []api.Refusal{},
+		Reservations: append([]api.Reservation{}, c.Leftover...)}
 	if c.exists() {
 		switch {
 		case c.Lost:
@@ -73,7 +74,8 @@ func (c Change) exists() bool { return c.Old.Name != "" }
 
 // IsNone reports whether New says the same as Old. It does not if only one of them requires encryption during a switch.
 func (c Change) IsNone() bool {
-	return c.exists() && len(c.differences()) == 0 && !redirects(c.Old.Switch, c.New.Switch) && c.New.Encryption == c.Old.Encryption
+	return c.exists() && len(c.differences()) == 0 && !redirects(c.Old.Switch, c.New.Switch) &&
+		c.New.Encryption == c.Old.Encryption
 }
 
 // redirects reports whether a switch begins, ends or changes its direction.
@@ -122,7 +124,8 @@ func (c Change) effects(l registry.Lease, room capacity) []string {
 	subnet, reserved := c.reservedFor(l)
 	switch {
 	case p.reason != "" && reserved:
-		out = append(out, fmt.Sprintf("takes another subnet, %s, which is reserved for it: %s %s", subnet, l.Subnet(), p.reason))
+		out = append(out, fmt.Sprintf("takes another subnet, %s, which is reserved for it: %s %s", subnet, l.Subnet(),
+			p.reason))
 	case p.reason != "":
 		out = append(out, room.relocation(l, p.reason))
 	default:
@@ -142,7 +145,8 @@ func (c Change) effects(l registry.Lease, room capacity) []string {
 		return append(out, what...)
 	}
 	if c.Old.Backend.Type != c.New.Backend.Type {
-		out = append(out, fmt.Sprintf("changes from backend %s to %s: packets stop until its peers have too", c.Old.Backend.Type, c.New.Backend.Type))
+		out = append(out, fmt.Sprintf("changes from backend %s to %s: packets stop until its peers have too",
+			c.Old.Backend.Type, c.New.Backend.Type))
 	}
 	for _, option := range typeSet(c.Backends).interruptions(c.Old, c.New) {
 		out = append(out, fmt.Sprintf("packets stop for a moment: %s", c.Backends[c.New.Backend.Type].Interrupts[option]))
@@ -176,12 +180,14 @@ func switching(l registry.Lease, old, now registry.Network, types typeSet) []str
 	case l.Foreign && !moved:
 		return []string{fmt.Sprintf("stays with %s: it %s", l.Backend.Type, cannotFollow)}
 	case old.Switch == nil:
-		out := []string{fmt.Sprintf("switches from %s to %s: it has both until all hosts send over %[2]s", nameIn(def, def.Current, types), to)}
+		out := []string{fmt.Sprintf("switches from %s to %s: it has both until all hosts send over %[2]s",
+			nameIn(def, def.Current, types), to)}
 		if !l.Held() {
 			out = append(out, "is away: the switch waits until it is back, or until its lease expires")
 		}
 		if mtu := types.mtuDuring(def, l, old); mtu != l.MTU {
-			out = append(out, fmt.Sprintf("its containers' MTU becomes %d instead of %d: those that run keep theirs, and the host tells them what fits", mtu, l.MTU))
+			out = append(out, fmt.Sprintf("its containers' MTU becomes %d instead of %d: those that run keep theirs, and the "+
+				"host tells them what fits", mtu, l.MTU))
 		}
 		return out
 	case moved:
@@ -196,7 +202,8 @@ func switching(l registry.Lease, old, now registry.Network, types typeSet) []str
 	return []string{fmt.Sprintf("has not prepared %s yet; an agent older than this one cannot", to)}
 }
 
-// nameIn returns the type of a backend of a definition, with its port where both backends of the switch have the same type.
+// nameIn returns the type of a backend of a definition, with its port where both backends of the switch have the same
+// type.
 func nameIn(def switchover.Definition, spec switchover.Spec, types typeSet) string {
 	port := spec.Port(types)
 	if def.Next == nil || def.Current.Type != def.Next.Type || port.Number == 0 {
@@ -205,8 +212,8 @@ func nameIn(def switchover.Definition, spec switchover.Spec, types typeSet) stri
 	return fmt.Sprintf("%s (%s)", spec.Type, port)
 }
 
-// mtuDuring returns the overlay's MTU on a host during the switch of network old as def says, which is the smaller MTU of
-// the two backends.
+// mtuDuring returns the overlay's MTU on a host during the switch of network old as def says, which is the smaller MTU
+// of the two backends.
 func (t typeSet) mtuDuring(def switchover.Definition, l registry.Lease, old registry.Network) int {
 	mtu := min(l.MTU, t.mtuOver(l, old, def.Next.Type))
 	if option := backend.MTUOption(def.Next.Options); option != 0 {

@@ -76,7 +76,8 @@ func checkNewPort(name string, port backend.Port, others []registry.Network, kin
 	for _, o := range others {
 		theirs := carriage.Of(o.Carriage()).Ports(kinds)
 		if i := slices.IndexFunc(theirs, port.Collides); i >= 0 && o.Name != name {
-			return fmt.Errorf("%w: new keys need %s: choose another in the backend's options", ErrSwitch, port.Against(theirs[i], o.Name))
+			return fmt.Errorf("%w: new keys need %s: choose another in the backend's options", ErrSwitch,
+				port.Against(theirs[i], o.Name))
 		}
 	}
 	return nil
@@ -101,7 +102,8 @@ func Progress(n registry.Network, leases []registry.Lease, kinds map[string]back
 		forward.Direction = switchover.Forward
 	}
 	for _, l := range leases {
-		out.Hosts = append(out.Hosts, api.HostChange{Node: l.Node, Subnet: l.Subnet(), Held: l.Held(), What: switching(l, n, n, kinds)})
+		out.Hosts = append(out.Hosts, api.HostChange{Node: l.Node, Subnet: l.Subnet(), Held: l.Held(),
+			What: switching(l, n, n, kinds)})
 		if forward.IsMoved(l.Backend.Options()) {
 			out.Moved++
 		}

@@ -24,7 +24,8 @@ func CheckFollowers(old, changed registry.Network, leases []registry.Lease, kind
 		return nil
 	}
 	return fmt.Errorf("%w: %s would be cut off, since each %s: move the hosts to leno first, or reverse the switch; "+
-		"`leno network apply -force` with the new definition does not wait for them", ErrSwitch, FirstFew(hosts), cannotFollow)
+		"`leno network apply -force` with the new definition does not wait for them", ErrSwitch, FirstFew(hosts),
+		cannotFollow)
 }
 
 // cutsOff reports whether the change takes the network from a host that runs flannel: it begins a switch to another

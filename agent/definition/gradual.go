@@ -14,9 +14,10 @@ import (
 // Gradual returns the change with which a new backend, or new options on which both ends of a path must agree, replace
 // the old ones without packet loss: the network is switched peer by peer; see package switchover. New is the definition
 // that an operator wants in the end. During a switch, it must describe one of the two backends, apart from options that
-// change live: the next one, or the current one, which reverses the switch. During a rotation of keys it describes both,
-// and the direction stays. Both backends get such options if they have the same type. Hosts whose lease has lapsed are
-// switched like other hosts, because their packets may flow without an agent. So are hosts with unreadable records.
+// change live: the next one, or the current one, which reverses the switch. During a rotation of keys it describes
+// both, and the direction stays. Both backends get such options if they have the same type. Hosts whose lease has
+// lapsed are switched like other hosts, because their packets may flow without an agent. So are hosts with unreadable
+// records.
 //
 // If the network cannot be switched to New, Gradual returns the change that Forced makes, and its Plan refuses it: see
 // NeedsForce. A network that no host carries, because its definition contradicts itself, changes at once as with
@@ -37,9 +38,10 @@ func (c Change) Gradual() Change {
 			"leave it as it is until the rotation has ended, which `leno network switch` shows")
 	case isCurrent, isNext:
 	case old.Next != nil:
-		return c.refuse(fmt.Sprintf("the network is being switched from %s to %s, and backend.type or an option is that of neither",
-			old.Current.Type, old.Next.Type),
-			fmt.Sprintf("let the switch end, or reverse it: apply the definition that the network had with %s", old.Current.Type))
+		return c.refuse(fmt.Sprintf("the network is being switched from %s to %s, and backend.type or an option is that of "+
+			"neither", old.Current.Type, old.Next.Type),
+			fmt.Sprintf("let the switch end, or reverse it: apply the definition that the network had with %s",
+				old.Current.Type))
 	case len(c.Leases) == 0 && len(c.BadRecords) == 0 && !c.Lost:
 		next.Current.Type, next.Current.Options, next.Current.Rotated = wanted.Type, wanted.Options, false
 	default:
@@ -52,9 +54,10 @@ func (c Change) Gradual() Change {
 	return c.with(next)
 }
 
-// redirect returns a definition with the direction to the backend that wanted describes, and with its options that change
-// live. It reports which of the two backends wanted describes.
-func (t typeSet) redirect(def switchover.Definition, wanted switchover.Spec) (out switchover.Definition, isCurrent, isNext bool) {
+// redirect returns a definition with the direction to the backend that wanted describes, and with its options that
+// change live. It reports which of the two backends wanted describes.
+func (t typeSet) redirect(def switchover.Definition,
+	wanted switchover.Spec) (out switchover.Definition, isCurrent, isNext bool) {
 	current, isCurrent := t.retuned(def.Current, wanted)
 	if def.Next == nil {
 		def.Current = current
@@ -77,7 +80,8 @@ func (t typeSet) redirect(def switchover.Definition, wanted switchover.Spec) (ou
 	return def, isCurrent, isNext
 }
 
-// canSwitch reports whether the change replaces a definition, and networks can be switched between the backends of both.
+// canSwitch reports whether the change replaces a definition, and networks can be switched between the backends of
+// both.
 func (c Change) canSwitch() bool {
 	return c.exists() && switchover.CanSwitch(c.Old.Backend.Type) && switchover.CanSwitch(c.New.Backend.Type)
 }
@@ -102,8 +106,8 @@ func (c Change) refuse(reason, way string) Change {
 // isCarried reports whether hosts carry the network as its old definition says. They do not if that contradicts itself.
 func (c Change) isCarried() bool { return CheckEncryption(c.Old, c.Backends) == nil }
 
-// with returns the change to the backends of def. It postpones the encryption that New requires to the end of a switch if one
-// of the two backends does not encrypt, because packets go over both until then.
+// with returns the change to the backends of def. It postpones the encryption that New requires to the end of a switch
+// if one of the two backends does not encrypt, because packets go over both until then.
 func (c Change) with(def switchover.Definition) Change {
 	if next := def.Next; next != nil {
 		if c.Old.Switch == nil {

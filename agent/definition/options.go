@@ -55,8 +55,8 @@ func (t typeSet) running(spec switchover.Spec) optionSet {
 	return parseOptions(t.effective(spec).Running(t))
 }
 
-// retuned returns spec with the options of wanted, and reports whether they differ only in some that change live. Which of
-// its ports spec uses depends on how often its keys were rotated.
+// retuned returns spec with the options of wanted, and reports whether they differ only in some that change live. Which
+// of its ports spec uses depends on how often its keys were rotated.
 func (t typeSet) retuned(spec, wanted switchover.Spec) (switchover.Spec, bool) {
 	changed := spec
 	changed.Options = wanted.Options
@@ -76,8 +76,8 @@ func (t typeSet) isSame(a, b switchover.Spec) bool {
 	return ok && a.IsOther() == b.IsOther()
 }
 
-// withLive returns spec with the options of wanted that change live, except its spare port, if both have the same type. An
-// option that is invalid together with the others of spec stays as it is, such as rotate_keys with an absolute
+// withLive returns spec with the options of wanted that change live, except its spare port, if both have the same type.
+// An option that is invalid together with the others of spec stays as it is, such as rotate_keys with an absolute
 // key_file.
 func (t typeSet) withLive(spec, wanted switchover.Spec) switchover.Spec {
 	if spec.Type != wanted.Type {
@@ -102,8 +102,8 @@ func (t typeSet) withLive(spec, wanted switchover.Spec) switchover.Spec {
 	return spec
 }
 
-// ports returns the ports that the network's backends need, and the one that its next keys will need if they are rotated
-// periodically.
+// ports returns the ports that the network's backends need, and the one that its next keys will need if they are
+// rotated periodically.
 func (t typeSet) ports(n registry.Network) []backend.Port {
 	def := carriage.Of(n.Carriage())
 	out := def.Ports(t)

@@ -20,8 +20,8 @@ type placement struct {
 	kept, lost, gained []netip.Prefix
 }
 
-// place compares the subnets of a lease with those of its slot in a plan. A lease may lack a family of its slot, or have
-// one that the plan removes.
+// place compares the subnets of a lease with those of its slot in a plan. A lease may lack a family of its slot, or
+// have one that the plan removes.
 func place(l registry.Lease, plan registry.Plan) (p placement) {
 	slot, err := plan.Slot(l.Subnet())
 	if err != nil {
@@ -102,7 +102,9 @@ func (c Change) reservedFor(l registry.Lease) (netip.Prefix, bool) {
 	host := registry.Claim{Node: l.Node, NodeID: l.NodeID}
 	i := slices.IndexFunc(c.Reservations, func(r registry.Reservation) bool {
 		return r.For(host) && !isVoid(r, c.New.Plan) &&
-			!slices.ContainsFunc(c.Leases, func(o registry.Lease) bool { return o.Held() && slices.Contains(o.Subnets, r.Subnet) })
+			!slices.ContainsFunc(c.Leases, func(o registry.Lease) bool {
+				return o.Held() && slices.Contains(o.Subnets, r.Subnet)
+			})
 	})
 	if i < 0 {
 		return netip.Prefix{}, false
@@ -123,7 +125,8 @@ func (r capacity) relocation(l registry.Lease, why string) string {
 	case r.free == 0:
 		return fmt.Sprintf("finds no other subnet: %s %s, in which none is free", l.Subnet(), why)
 	}
-	return fmt.Sprintf("may find no other subnet: %s %s, in which %d of %d hosts would find one", l.Subnet(), why, r.free, hosts)
+	return fmt.Sprintf("may find no other subnet: %s %s, in which %d of %d hosts would find one", l.Subnet(), why, r.free,
+		hosts)
 }
 
 // refused returns a refusal if hosts with a held lease would be left without a subnet.
@@ -131,8 +134,9 @@ func (r capacity) refused() []api.Refusal {
 	if uint64(r.held) <= r.free {
 		return nil
 	}
-	return []api.Refusal{{Reason: fmt.Sprintf("hosts that need another subnet: %d, free in the new range: %d; the rest would wait for one", r.held, r.free),
-		Way: "make the range larger, or take hosts out of the network before", Force: true}}
+	return []api.Refusal{{Reason: fmt.Sprintf("hosts that need another subnet: %d, free in the new range: %d; the rest "+
+		"would wait for one", r.held, r.free), Way: "make the range larger, or take hosts out of the network before",
+		Force: true}}
 }
 
 // FirstFew joins a list for a sentence. Of a long list it names the first five and counts the rest.

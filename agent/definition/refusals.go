@@ -16,14 +16,15 @@ import (
 // What an operator can do instead of a refused change.
 const (
 	secondNetwork        = "define a second network with the new values, move the containers to it, then delete this one"
-	secondNetworkOrForce = "define a second network with the new values and move the containers to it, or force it when packets may stop"
+	secondNetworkOrForce = "define a second network with the new values and move the containers to it, or force it when " +
+		"packets may stop"
 )
 
 // minMTU6 is the smallest MTU in bytes that IPv6 allows on a link (RFC 8200).
 const minMTU6 = 1280
 
-// refusedHosts returns the refusals of all hosts with a held lease, each reason once with its hosts, which replace the %s
-// in it.
+// refusedHosts returns the refusals of all hosts with a held lease, each reason once with its hosts, which replace the
+// %s in it.
 func (c Change) refusedHosts() []api.Refusal {
 	var out []api.Refusal
 	hosts := map[api.Refusal][]string{}
@@ -53,16 +54,19 @@ func (c Change) refusals(l registry.Lease) (out []api.Refusal) {
 	case p.reason != "":
 		refuse("%s would lose the subnet, and containers their addresses: it "+p.reason, secondNetwork, true)
 	case p.renamed:
-		refuse("IPv4 would name the lease of %s, which moves to another key: packets stop until peers have read that", secondNetworkOrForce, true)
+		refuse("IPv4 would name the lease of %s, which moves to another key: packets stop until peers have read that",
+			secondNetworkOrForce, true)
 	case len(p.lost) > 0:
 		refuse("containers on %s would lose their addresses of one family", secondNetwork, true)
 	}
 	if cutsOff(l, c.Old, c.New, c.Backends) {
-		refuse("%s would be cut off: each "+cannotFollow, "move these hosts to leno first, or force it when packets to and from them may stop", true)
+		refuse("%s would be cut off: each "+cannotFollow,
+			"move these hosts to leno first, or force it when packets to and from them may stop", true)
 	}
 	for _, p := range c.New.Plan.Prefixes() {
 		if slices.ContainsFunc(l.PublicIPs, p.Contains) {
-			refuse(fmt.Sprintf("pool %s contains the address between hosts of %%s", p), "choose a pool that contains no host's address", false)
+			refuse(fmt.Sprintf("pool %s contains the address between hosts of %%s", p),
+				"choose a pool that contains no host's address", false)
 		}
 	}
 	for _, kind := range typesOf(c.New) {
@@ -87,8 +91,8 @@ func (c Change) checkFamilies(l registry.Lease, kind string, refuse func(reason,
 	self := backend.Peer{PublicIPs: l.PublicIPs}
 	for _, p := range prefixes {
 		if _, ok := self.PublicIP(p.Addr()); c.Backends[kind].OwnFamily && !ok {
-			refuse(fmt.Sprintf("backend %s needs an %s address between hosts, which %%s has not", kind, backend.Family(p.Addr())),
-				"give the host one, or use a backend that wraps packets", false)
+			refuse(fmt.Sprintf("backend %s needs an %s address between hosts, which %%s has not", kind,
+				backend.Family(p.Addr())), "give the host one, or use a backend that wraps packets", false)
 		}
 		if p.Addr().Is6() && mtu < minMTU6 {
 			refuse(little, way, false)
@@ -120,7 +124,8 @@ func refusedAddresses(leases []registry.Lease, old, target backend.Type) []api.R
 	if len(hosts) == 0 {
 		return nil
 	}
-	return []api.Refusal{{Reason: fmt.Sprintf("backend %s needs a public address for each host, and others have that of %s", target.Name, FirstFew(hosts)),
+	return []api.Refusal{{Reason: fmt.Sprintf("backend %s needs a public address for each host, and others have that "+
+		"of %s", target.Name, FirstFew(hosts)),
 		Way: "give each host an address of its own"}}
 }
 
@@ -130,8 +135,8 @@ func (c Change) refusedBackend() []api.Refusal {
 		return nil
 	}
 	if c.Old.Backend.Type != c.New.Backend.Type {
-		return []api.Refusal{{Reason: fmt.Sprintf("backend %s becomes %s: packets stop between hosts that have changed and those that have not",
-			c.Old.Backend.Type, c.New.Backend.Type), Way: secondNetworkOrForce, Force: true}}
+		return []api.Refusal{{Reason: fmt.Sprintf("backend %s becomes %s: packets stop between hosts that have changed and "+
+			"those that have not", c.Old.Backend.Type, c.New.Backend.Type), Way: secondNetworkOrForce, Force: true}}
 	}
 	var out []api.Refusal
 	for _, option := range typeSet(c.Backends).interruptions(c.Old, c.New) {
@@ -152,14 +157,16 @@ func refusedReservations(reservations []registry.Reservation, plan registry.Plan
 	if len(void) == 0 {
 		return nil
 	}
-	return []api.Refusal{{Reason: fmt.Sprintf("the reservation of %s would be void", FirstFew(void)), Way: "remove it first, and reserve a subnet that stays", Force: true}}
+	return []api.Refusal{{Reason: fmt.Sprintf("the reservation of %s would be void", FirstFew(void)),
+		Way: "remove it first, and reserve a subnet that stays", Force: true}}
 }
 
 // refusedNeighbours returns the conflicts of the new definition with other networks that the old one did not have. A
 // host can take part in only one of two networks that conflict.
 func refusedNeighbours(types typeSet, old, now registry.Network, others []registry.Network) (out []api.Refusal) {
 	refuse := func(way, format string, args ...any) {
-		out = append(out, api.Refusal{Reason: fmt.Sprintf(format, args...) + ": a host can take part in one of them only", Way: way, Force: true})
+		out = append(out, api.Refusal{Reason: fmt.Sprintf(format, args...) + ": a host can take part in one of them only",
+			Way: way, Force: true})
 	}
 	for _, o := range others {
 		if o.Name == now.Name {
@@ -197,5 +204,6 @@ func CheckBlock(n registry.Network, others []registry.Network, kinds map[string]
 	if len(reasons) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: %s; or define it with `leno network apply -force`", ErrNotDefinable, strings.Join(reasons, "; "))
+	return fmt.Errorf("%w: %s; or define it with `leno network apply -force`", ErrNotDefinable,
+		strings.Join(reasons, "; "))
 }

@@ -17,10 +17,11 @@ import (
 
 // checks returns the checks, causes before what may follow from them. Findings of one status come in this order.
 func checks() []string {
-	return []string{CheckAgent, CheckConfig, CheckRights, CheckModule, CheckConnections, CheckConsul, CheckEtcd, CheckKubernetes, CheckLogin,
-		CheckACL, CheckOverlap,
+	return []string{CheckAgent, CheckConfig, CheckRights, CheckModule, CheckConnections, CheckConsul, CheckEtcd,
+		CheckKubernetes, CheckLogin, CheckACL, CheckOverlap,
 		CheckConflict, CheckPublicIP,
-		CheckNetwork, CheckUnderlay, CheckLease, CheckDevice, CheckRoutes, CheckRecord, CheckForwarding, CheckRules, CheckReversePath, CheckPort, CheckPathMTU,
+		CheckNetwork, CheckUnderlay, CheckLease, CheckDevice, CheckRoutes, CheckRecord, CheckForwarding, CheckRules,
+		CheckReversePath, CheckPort, CheckPathMTU,
 		CheckChecksum, CheckPeers, CheckCNI}
 }
 

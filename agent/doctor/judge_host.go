@@ -147,8 +147,7 @@ func textOf(kind string) storeText {
 				"a running agent reads it again on reload",
 			denied: "give the agent a user that may read and write below etcd.prefix (etcd.username, etcd.password_file)",
 			unreachable: "packets do not depend on it. Check that etcd runs and has a leader (`etcdctl endpoint status " +
-				"--cluster`), " +
-				"and that etcd.endpoints is right",
+				"--cluster`), and that etcd.endpoints is right",
 		}
 	}
 	return storeText{
@@ -215,7 +214,8 @@ func (v *verdict) judgeRights(s Store) {
 		saw, do := "it lacks the rights needed "+joinWords(purposes), "add to its policy: "+strings.Join(rules, "  ")
 		if s.NoToken {
 			saw = "the agent has no token, and without one, it lacks the rights needed " + joinWords(purposes)
-			do = "create a token with the rules of examples/consul/policy.hcl, and set consul.token_file to a file that contains it"
+			do = "create a token with the rules of examples/consul/policy.hcl, and set consul.token_file to a file that " +
+				"contains it"
 		}
 		v.add(newFault(CheckACL, "", "", tried, saw, do))
 	case len(s.Rights) > 0:

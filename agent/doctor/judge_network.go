@@ -101,7 +101,8 @@ func (v *verdict) judgeRoutes(n Network) {
 				saw, peer = saw+", where "+p.Node+" has its subnet", p.Node
 			}
 		}
-		do := "move what is there to other addresses, or keep leno out of them: min and max in the network's plan, or another pool"
+		do := "move what is there to other addresses, or keep leno out of them: min and max in the network's plan, or " +
+			"another pool"
 		if !r.Connected {
 			do = fmt.Sprintf("remove the route if nothing needs it (%s); else ", remove) + do
 		}
@@ -112,9 +113,9 @@ func (v *verdict) judgeRoutes(n Network) {
 		v.add(newWarning(CheckOverlap, n.Name, "", tried, fmt.Sprintf("routes in the pool lead over %s as those of "+
 			"flannel do",
 			joinWords(links)),
-			"this is normal while flanneld runs here. When the host has moved to leno, stop flanneld and remove what it has left: "+
-				"its devices (`ip link del flannel.1`) or, with host-gw, its routes. On the same etcd, `leno flannel adopt` hands "+
-				"them to leno"))
+			"this is normal while flanneld runs here. When the host has moved to leno, stop flanneld and remove what it has "+
+				"left: its devices (`ip link del flannel.1`) or, with host-gw, its routes. On the same etcd, `leno flannel adopt` "+
+				"hands them to leno"))
 	}
 	if !bad && len(n.Pools) > 0 && !v.hasFault(n.Name, CheckOverlap) {
 		v.add(newOK(CheckOverlap, n.Name, tried, "no other route leads into %s", joinStrings(n.Pools)))
@@ -149,16 +150,19 @@ func (v *verdict) judgeIdentity(n Network) {
 				"Behind one NAT, with the backend wireguard, give each host its own port: underlay.public_ports"))
 		return
 	}
-	do := fmt.Sprintf("give each host its own name (node_name). On a machine that was cloned, stop the agent, remove the state of "+
-		"the original with `rm -r %s`, and start it again", cmp.Or(v.facts.DataDir, "DATA_DIR"))
+	do := fmt.Sprintf("give each host its own name (node_name). On a machine that was cloned, stop the agent, remove the "+
+		"state of the original with `rm -r %s`, and start it again", cmp.Or(v.facts.DataDir, "DATA_DIR"))
 	if v.facts.Store.lacksOwnNode() {
-		v.list = slices.DeleteFunc(v.list, func(f api.Finding) bool { return f.Check == CheckACL && f.Status == api.FindingFault })
+		v.list = slices.DeleteFunc(v.list, func(f api.Finding) bool {
+			return f.Check == CheckACL && f.Status == api.FindingFault
+		})
 		do += " with a token of its own"
 	}
 	v.add(newFault(CheckConflict, n.Name, "", tried, c.Reason, do))
 }
 
-// lacksOwnNode reports whether the token lacks only rights to the host's node in Consul, as the token of another host does.
+// lacksOwnNode reports whether the token lacks only rights to the host's node in Consul, as the token of another host
+// does.
 func (s Store) lacksOwnNode() (lacks bool) {
 	for _, r := range s.Rights {
 		isOfNode := strings.HasPrefix(r.Rule, `session "`) || strings.HasPrefix(r.Rule, `agent "`)

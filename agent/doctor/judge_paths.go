@@ -80,7 +80,8 @@ func (e extent) location(mine string) string {
 		return fmt.Sprintf("; the other hosts that answer (%d) do not show it: the fault is on the side of %s", e.others,
 			e.names())
 	}
-	return fmt.Sprintf("; the other hosts that answer (%d) do not show it: the fault is between this host and them", e.others)
+	return fmt.Sprintf("; the other hosts that answer (%d) do not show it: the fault is between this host and them",
+		e.others)
 }
 
 // ownLink describes this host's own link, for extent.where.
@@ -427,19 +428,16 @@ func (w *pathVerdict) judgeSilentPeers(tried string) {
 	if len(held) > 1 && len(w.reachedPeers)+len(w.closedPeers)+len(w.untestedPeers) == 0 {
 		w.add(newFault(CheckPeers, w.n.Name, "", tried,
 			fmt.Sprintf("none of the %d hosts that hold a lease answers, neither over the underlay nor through the overlay: "+
-				"%s; the "+
-				"fault is on %s",
+				"%s; the fault is on %s",
 				len(held), extent{peers: held}.names(), w.ownLink()), fmt.Sprintf("check that %s is connected, and by which "+
-				"device "+
-				"packets leave: `ip route get %s`", w.n.Underlay.Interface, held[0].Public)))
+				"device packets leave: `ip route get %s`", w.n.Underlay.Interface, held[0].Public)))
 		return
 	}
 	for _, p := range held {
 		if p.Flannel {
 			w.add(newWarning(CheckPeers, w.n.Name, p.Node, tried,
 				fmt.Sprintf("%s answers neither at %s nor through the overlay: the host is down or cut off. It runs flannel, "+
-					"whose "+
-					"record stays for a day after flanneld has ended", p.Node, p.Public),
+					"whose record stays for a day after flanneld has ended", p.Node, p.Public),
 				"check that the host and flanneld run. If the host will not come back, its record ends after a day; to remove "+
 					"it now: "+revokeCommand(w.n.Name, p)))
 			continue

@@ -94,8 +94,8 @@ func (w *pathVerdict) portFinding(kind loss, e extent) api.Finding {
 		}
 	case lossFromPeer:
 		saw = fmt.Sprintf("its host answers, packets to its %s arrive there, and packets from it are lost", port)
-		do = fmt.Sprintf("accept %s from %s to %s: at this host's firewall, one between (a cloud's security group), or in the "+
-			"outgoing rules of %s", port, theirs, here, e.names()) + ask
+		do = fmt.Sprintf("accept %s from %s to %s: at this host's firewall, one between (a cloud's security group), or in "+
+			"the outgoing rules of %s", port, theirs, here, e.names()) + ask
 		if e.isLocal() {
 			do = fmt.Sprintf("accept %s from all hosts to %s: at this host's own firewall and at one before it (the incoming "+
 				"rules of a cloud's security group)", port, here)

@@ -10,16 +10,16 @@ import (
 	"github.com/lenonet/leno/backend/kernel"
 )
 
-// addConnections adds a finding about the kernel's table of connections. While it is full, test packets are lost as well,
-// and show nothing about paths.
+// addConnections adds a finding about the kernel's table of connections. While it is full, test packets are lost as
+// well, and show nothing about paths.
 func addConnections(v *verdict) {
 	if saw, do := v.facts.Connections.Problem(); saw != "" {
 		v.add(newFault(CheckConnections, "", "", "read how many connections the kernel tracks", saw, do))
 	}
 }
 
-// explainSilence finds the peers whose silence has a cause on this host that is known: packets to them take another route,
-// or rules of this host drop what comes back. No conclusion about the way to them is drawn.
+// explainSilence finds the peers whose silence has a cause on this host that is known: packets to them take another
+// route, or rules of this host drop what comes back. No conclusion about the way to them is drawn.
 func explainSilence(w *pathVerdict, rules []foreign.Blockade) {
 	dropsOwn := slices.ContainsFunc(w.n.Obstacles, func(o foreign.Obstacle) bool { return o.Own })
 	var detours []kernel.Detour
@@ -81,5 +81,6 @@ func addEchoRule(w *pathVerdict, b foreign.Blockade) {
 		do += "; or remove it: `" + b.Removal + "`"
 	}
 	w.add(newWarning(CheckRules, w.n.Name, "", "read this host's firewall rules, and send packets",
-		b.String()+" drops the answers to echo requests of this host: its paths to other hosts cannot be tested with them", do))
+		b.String()+" drops the answers to echo requests of this host: its paths to other hosts cannot be tested with them",
+		do))
 }

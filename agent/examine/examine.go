@@ -72,7 +72,8 @@ type RuleReader func(context.Context, []foreign.OverlayPath, []foreign.UnderlayP
 // unknown.
 func (e *Examiner) Examine(ctx context.Context, h Host, o api.DoctorOptions) api.Diagnosis {
 	began := time.Now()
-	facts := doctor.Facts{Node: h.Node, Active: !o.Passive, DataDir: h.Config.DataDir, Connections: forwarding.ReadConnections()}
+	facts := doctor.Facts{Node: h.Node, Active: !o.Passive, DataDir: h.Config.DataDir,
+		Connections: forwarding.ReadConnections()}
 	facts.Capabilities, _ = doctor.MissingCapabilities() // nil if the kernel does not tell
 	facts.FlannelChains, _ = foreign.FlannelChains()     // without the right to list them, less is known
 	facts.DirsWithoutCNI = missingCNI(os.Getenv, cniDirs(), cniRecords)
@@ -170,7 +171,8 @@ func checksOf(h api.NetworkHealth) doctor.Checks {
 		health.Device:   &out.Device,
 		health.Routes:   &out.Routes,
 	}
-	examined := []string{health.Consul, health.Etcd, health.Kubernetes, health.Forwarding, health.ForeignRules, health.Paths}
+	examined := []string{health.Consul, health.Etcd, health.Kubernetes, health.Forwarding, health.ForeignRules,
+		health.Paths}
 	for _, c := range h.Checks {
 		if place := used[c.Name]; place != nil {
 			*place = c

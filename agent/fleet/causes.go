@@ -66,7 +66,8 @@ func limited(all []Finding, rest string) []Finding {
 	if more <= 0 {
 		return all
 	}
-	last := Finding{Check: all[0].Check, Status: all[maxFindings].Status, Hosts: []string{}, Saw: fmt.Sprintf("and %d %s", more, rest)}
+	last := Finding{Check: all[0].Check, Status: all[maxFindings].Status, Hosts: []string{},
+		Saw: fmt.Sprintf("and %d %s", more, rest)}
 	return append(all[:maxFindings:maxFindings], last)
 }
 
@@ -108,8 +109,10 @@ func (m *matrix) lostPaths() (out []Finding) {
 		}
 		name := m.hosts[i].Node
 		if len(others) > 1 {
-			saw := fmt.Sprintf("%s and %d of %d other hosts do not reach each other: %s", name, len(others), len(m.hosts)-1, m.list(others))
-			out = append(out, m.lost(append([]int{i}, others...), saw, m.reason(api.PathLost, between([]int{i}, others)), lookAt(name)))
+			saw := fmt.Sprintf("%s and %d of %d other hosts do not reach each other: %s", name, len(others), len(m.hosts)-1,
+				m.list(others))
+			out = append(out, m.lost(append([]int{i}, others...), saw, m.reason(api.PathLost, between([]int{i}, others)),
+				lookAt(name)))
 			continue
 		}
 		out = append(out, m.lostPair(i, others[0], troubled))
@@ -170,10 +173,12 @@ func (m *matrix) isolated(s side, hosts []int, paths []pair) Finding {
 	who, reason := m.list(hosts), m.reason(api.PathLost, paths)
 	switch s {
 	case deaf:
-		return m.lost(hosts, fmt.Sprintf("no host reaches %s, although %s the others", who, verb(len(hosts), "it reaches", "they reach")), reason,
+		return m.lost(hosts, fmt.Sprintf("no host reaches %s, although %s the others", who,
+			verb(len(hosts), "it reaches", "they reach")), reason,
 			fmt.Sprintf("look for rules at %s that drop the packets of other hosts: `leno doctor` there", who))
 	case mute:
-		f := m.lost(hosts, fmt.Sprintf("%s %s no other host, although they reach it", who, verb(len(hosts), "reaches", "reach")), reason,
+		f := m.lost(hosts, fmt.Sprintf("%s %s no other host, although they reach it", who,
+			verb(len(hosts), "reaches", "reach")), reason,
 			fmt.Sprintf("look for rules at %s that drop answers: `leno doctor` there", who))
 		f.Status = api.FindingWarning
 		return f
@@ -369,7 +374,8 @@ func examined(hosts []Host) []Finding {
 	for _, h := range hosts {
 		for _, f := range h.Findings {
 			if f.Status == api.FindingFault || f.Status == api.FindingWarning {
-				all = append(all, Finding{Check: f.Check, Status: f.Status, Network: f.Network, Hosts: []string{h.Node}, Saw: f.Saw, Do: f.Do})
+				all = append(all, Finding{Check: f.Check, Status: f.Status, Network: f.Network, Hosts: []string{h.Node}, Saw: f.Saw,
+					Do: f.Do})
 			}
 		}
 	}

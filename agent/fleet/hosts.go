@@ -1,5 +1,5 @@
-// Package fleet puts together what one host knows of all hosts of a network, and finds the causes behind what many hosts
-// say of the paths between them.
+// Package fleet puts together what one host knows of all hosts of a network, and finds the causes behind what many
+// hosts say of the paths between them.
 //
 // It consists of pure functions. What other hosts say of themselves is a hint: agent/hello bounds it, it is shown as
 // theirs, and a host that lies appears only as the subject of its own lines.
@@ -65,8 +65,8 @@ func Hosts(k Known) []api.Host {
 	return out
 }
 
-// seen returns when something was last received from a host: its summary, or the answer to a packet. A path that is lost
-// was answered last just before it was found so.
+// seen returns when something was last received from a host: its summary, or the answer to a packet. A path that is
+// lost was answered last just before it was found so.
 func seen(h api.Host) (at time.Time) {
 	if h.Own {
 		return time.Time{}
@@ -175,7 +175,8 @@ func shortenReason(reason string) string {
 }
 
 // Summarize returns what this host says of itself in a network.
-func Summarize(version string, local api.Local, health api.Health, network string, peers []api.Peer, now time.Time) api.HostSummary {
+func Summarize(version string, local api.Local, health api.Health, network string, peers []api.Peer,
+	now time.Time) api.HostSummary {
 	out := api.HostSummary{Version: version, Health: api.Passing, Backend: local.Backend, MTU: local.MTU, At: now}
 	if len(local.Underlay.Addresses) > 0 {
 		out.PublicIP = local.Underlay.Addresses[0].String()

@@ -8,7 +8,8 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// maxCompared bounds the hosts whose paths are compared. Of a larger network they are the first ones, which have problems.
+// maxCompared bounds the hosts whose paths are compared. Of a larger network they are the first ones, which have
+// problems.
 const maxCompared = 2000
 
 // Host is a host of a network.
@@ -70,8 +71,8 @@ func newMatrix(all []Host) *matrix {
 	return m
 }
 
-// isCurrent reports whether a host has a summary that it sent with the paths as they are: that of a host whose packets are
-// lost is from before.
+// isCurrent reports whether a host has a summary that it sent with the paths as they are: that of a host whose packets
+// are lost is from before.
 func isCurrent(h Host) bool {
 	return h.Summary != nil && (h.Path == nil || h.Path.State != api.PathLost || h.Summary.At.After(h.Path.Since))
 }
@@ -182,8 +183,8 @@ func (g *graph) neighbours(i int) (out []int) {
 	return out
 }
 
-// takeIsolated removes the hosts that have the trouble with all others, each with those others, and returns them with what
-// was removed. A host that has it with the only host that says something counts if that one is fine with others.
+// takeIsolated removes the hosts that have the trouble with all others, each with those others, and returns them with
+// what was removed. A host that has it with the only host that says something counts if that one is fine with others.
 func (g *graph) takeIsolated() map[int][]int {
 	out := map[int][]int{}
 	for {

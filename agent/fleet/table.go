@@ -14,8 +14,9 @@ import (
 // maxRows is how many hosts have a row and a column of a PathTable.
 const maxRows = 60
 
-// PathTable says which hosts reach which: this host by its own tests, the others by their summaries. In a network of more
-// than maxRows hosts, only those with a fault have a row and a column, and a last row and column stand for all others.
+// PathTable says which hosts reach which: this host by its own tests, the others by their summaries. In a network of
+// more than maxRows hosts, only those with a fault have a row and a column, and a last row and column stand for all
+// others.
 type PathTable struct {
 	Rows   []PathRow // by name; none if no host says anything, or if none of many has a fault
 	Faulty int       // hosts with a fault, of which maxRows have a row; 0 if all hosts have one
@@ -113,8 +114,8 @@ func (t *PathTable) divide() (shown, others []int) {
 	return shown, others
 }
 
-// faulty returns the fewest hosts, as far as that is easy to find, without which no path with a fault is left: first those
-// that reach no other, then those with faults to or from the most others.
+// faulty returns the fewest hosts, as far as that is easy to find, without which no path with a fault is left: first
+// those that reach no other, then those with faults to or from the most others.
 func (m *matrix) faulty() (out []int) {
 	g := newGraph(m)
 	for i, r := range m.rows {
@@ -264,7 +265,8 @@ func (t PathTable) explainTo(j int) *PathDetail {
 			bad = append(bad, t.m.hosts[i].Node)
 		}
 	}
-	d := &PathDetail{From: "all other hosts", To: t.m.hosts[j].Node, Tried: "all hosts test their paths themselves", Command: "leno doctor -all"}
+	d := &PathDetail{From: "all other hosts", To: t.m.hosts[j].Node, Tried: "all hosts test their paths themselves",
+		Command: "leno doctor -all"}
 	d.Saw = fmt.Sprintf("reached by %d hosts, unknown for %d, faulty from %d", reached, unknown, len(bad))
 	if len(bad) > 0 {
 		d.Saw += ": " + words(bad)

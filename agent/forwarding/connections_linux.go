@@ -16,7 +16,8 @@ func (c Connections) Problem() (saw, do string) {
 	if c.Max == 0 || c.Count < c.Max-c.Max/100 { // while it is full, entries come and go
 		return "", ""
 	}
-	return fmt.Sprintf("the kernel's table of connections is full, %d of %d: it drops the packets of new ones", c.Count, c.Max),
+	return fmt.Sprintf("the kernel's table of connections is full, %d of %d: it drops the packets of new ones",
+			c.Count, c.Max),
 		fmt.Sprintf("`sysctl -w net.netfilter.nf_conntrack_max=%d`, and see with `conntrack -L` who fills it", 4*c.Max)
 }
 

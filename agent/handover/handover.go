@@ -1,7 +1,7 @@
-// Package handover passes what carries the packets of a network on this host from flannel to leno, and back. It does not
-// interrupt packets: devices keep their MAC address and their entries, and routes are changed in place. The programs
-// then find everything under the marks of their own: leno a device with its alias and routes with its protocol, flannel
-// a device with its name.
+// Package handover passes what carries the packets of a network on this host from flannel to leno, and back. It does
+// not interrupt packets: devices keep their MAC address and their entries, and routes are changed in place. The
+// programs then find everything under the marks of their own: leno a device with its alias and routes with its
+// protocol, flannel a device with its name.
 package handover
 
 import (
@@ -92,7 +92,9 @@ func handOver(ctx context.Context, o Options, run func(*host, context.Context) e
 // its first subnet if that is accepted. own are the addresses of this host.
 func (o Options) checkPositions(ctx context.Context, own []netip.Addr) error {
 	for _, l := range o.Leases {
-		if len(l.Subnets) < 2 || !slices.ContainsFunc(l.PublicIPs, func(a netip.Addr) bool { return slices.Contains(own, a) }) {
+		if len(l.Subnets) < 2 || !slices.ContainsFunc(l.PublicIPs, func(a netip.Addr) bool {
+			return slices.Contains(own, a)
+		}) {
 			continue
 		}
 		first, firstErr := o.Network.Plan.Slot(l.Subnets[0])
@@ -106,9 +108,10 @@ func (o Options) checkPositions(ctx context.Context, own []netip.Addr) error {
 		case o.RenumberIPv6:
 			return o.Reserve(ctx, l)
 		default:
-			return fmt.Errorf("this host has %s and %s, which flannel chose independently: leno gives a host the same position in "+
-				"both pools, so the containers here would lose their IPv6 subnet, and other hosts their routes to this one for some time; "+
-				"-renumber-ipv6 accepts that, and the containers of this host have to be restarted then", l.Subnets[0], l.Subnets[1])
+			return fmt.Errorf("this host has %s and %s, which flannel chose independently: leno gives a host the same position "+
+				"in both pools, so the containers here would lose their IPv6 subnet, and other hosts their routes to this one for "+
+				"some time; -renumber-ipv6 accepts that, and the containers of this host have to be restarted then", l.Subnets[0],
+				l.Subnets[1])
 		}
 	}
 	return nil

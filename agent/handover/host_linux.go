@@ -137,9 +137,10 @@ func (h *host) giveBack(context.Context) error {
 	for _, r := range routes {
 		isIPv6 := r.Gw != nil && r.Gw.To4() == nil
 		if r.Type == unix.RTN_UNREACHABLE || isIPv6 && overIPv4[r.LinkIndex] {
-			err = errors.Join(err, h.change(Change{Kind: Route, Name: kernel.ToPrefix(r.Dst).String(), Removed: true}, func() error {
-				return netlink.RouteDel(&r)
-			}))
+			err = errors.Join(err, h.change(Change{Kind: Route, Name: kernel.ToPrefix(r.Dst).String(), Removed: true},
+				func() error {
+					return netlink.RouteDel(&r)
+				}))
 			continue
 		}
 		err = errors.Join(err, h.setProtocol(r, unix.RTPROT_BOOT))

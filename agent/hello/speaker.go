@@ -1,12 +1,12 @@
 // Package hello is the agents' own protocol. Two agents tell each other which messages of the other one they have
 // received, so that each of them knows in which direction packets are lost, and how their hosts are.
 //
-// Messages are UDP packets between the hosts' addresses in the overlay: they are routed as the packets of containers are,
-// and go through the tunnel. They pass INPUT and OUTPUT instead of FORWARD, and no bridge. A message that asks is answered
-// at once by one that does not ask and is not longer.
+// Messages are UDP packets between the hosts' addresses in the overlay: they are routed as the packets of containers
+// are, and go through the tunnel. They pass INPUT and OUTPUT instead of FORWARD, and no bridge. A message that asks is
+// answered at once by one that does not ask and is not longer.
 //
-// A message counts only if it comes from the address of a peer, by a device of the network. An answer must also repeat the
-// nonce of the process that has asked. What a peer says affects only what is shown of this peer.
+// A message counts only if it comes from the address of a peer, by a device of the network. An answer must also repeat
+// the nonce of the process that has asked. What a peer says affects only what is shown of this peer.
 package hello
 
 import (
@@ -44,8 +44,8 @@ type Socket interface {
 	Close() error
 }
 
-// Listen opens a socket on an address of this host, in the calling thread's network namespace. The socket calls receive,
-// from one goroutine, for what arrives from Port of another host.
+// Listen opens a socket on an address of this host, in the calling thread's network namespace. The socket calls
+// receive, from one goroutine, for what arrives from Port of another host.
 type Listen func(ctx context.Context, own netip.Addr, receive func(from netip.Addr, message []byte)) (Socket, error)
 
 // State is what a Speaker needs to know of this host and its network.
@@ -180,8 +180,8 @@ func (s *Speaker) socket(to netip.Addr) Socket {
 	return nil
 }
 
-// tell adds to a message what it says of this host, with the summary if the peer has been heard and does not have it, and
-// it fits into room. The caller holds mu.
+// tell adds to a message what it says of this host, with the summary if the peer has been heard and does not have it,
+// and it fits into room. The caller holds mu.
 func (s *Speaker) tell(p *peer, m *message, room int, now time.Time) {
 	m.pause = s.pause
 	m.current = p.told == s.number

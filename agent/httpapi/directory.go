@@ -75,9 +75,10 @@ func (d directory) unusableRecord(name string, reason any) error {
 		tool = "etcdctl put"
 	}
 	if d.isFlannels(name) {
-		return api.Errorf(http.StatusConflict, "network %q: its record in the store, which is flannel's configuration, cannot be used: %v; "+
-			"if hosts run flannel with it, leave it as it is and define a network of another name (etcd.network is that of flannel's); "+
-			"otherwise write a good one with `%s`", name, reason, tool)
+		return api.Errorf(http.StatusConflict,
+			"network %q: its record in the store, which is flannel's configuration, cannot be used: %v; "+
+				"if hosts run flannel with it, leave it as it is and define a network of another name (etcd.network is that of "+
+				"flannel's); otherwise write a good one with `%s`", name, reason, tool)
 	}
 	return api.Errorf(http.StatusConflict, "network %q: its record in the store cannot be used: %v; "+
 		"write a good one with `%s`, or delete it with `leno network delete -force`", name, reason, tool)
@@ -115,7 +116,8 @@ func (d directory) knownNetworks(known Networks) []registry.Network {
 		stored, found := all[name]
 		deletion, deleted := known.Deletion(name)
 		ended := deleted && part.Judge(stored, &registry.DeletedError{Deletion: deletion}) == belief.Ended
-		if now.Defined && (!found && !ended || now.Definition.ModifyIndex > known.Index || part.Judge(stored, nil) == belief.Declined) {
+		if now.Defined && (!found && !ended || now.Definition.ModifyIndex > known.Index ||
+			part.Judge(stored, nil) == belief.Declined) {
 			all[name] = now.Definition
 		}
 	}

@@ -83,8 +83,8 @@ type Network interface {
 	// LeasesChanged returns channels of which one is closed when Leases may return something else.
 	LeasesChanged() []<-chan struct{}
 
-	// Peers returns the other hosts as the datapath has them, in the order of their names, with their counters, and with the
-	// history of the paths to them if it is asked for.
+	// Peers returns the other hosts as the datapath has them, in the order of their names, with their counters, and with
+	// the history of the paths to them if it is asked for.
 	Peers(withHistory bool) api.PeerList
 
 	// Hosts returns all hosts of the network with what this one knows of them, those with a problem first. The error says

@@ -74,7 +74,8 @@ func (h peerHandlers) queryHosts(r *http.Request) (query.Query, error) {
 	return q, err
 }
 
-// changes returns channels of which one is closed when the peers of a network, or what is known of them, may have changed.
+// changes returns channels of which one is closed when the peers of a network, or what is known of them, may have
+// changed.
 func (h peerHandlers) changes(network string) []<-chan struct{} {
 	out := []<-chan struct{}{h.agent.StatusChanged()}
 	if part, err := h.joinedNetwork(network); err == nil {

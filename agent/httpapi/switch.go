@@ -65,7 +65,8 @@ func (h networkHandlers) checkFollowers(ctx context.Context, from, changed regis
 }
 
 // switchOf returns how far a network has been switched, as the store has it now.
-func (h networkHandlers) switchOf(ctx context.Context, store registry.Registry, name string) (out api.NetworkSwitch, err error) {
+func (h networkHandlers) switchOf(ctx context.Context, store registry.Registry,
+	name string) (out api.NetworkSwitch, err error) {
 	n, err := store.Network(ctx, name)
 	if err != nil {
 		return out, err

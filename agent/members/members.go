@@ -1,5 +1,5 @@
-// Package members follows what the agents of the store say of each other: Consul's gossip knows after seconds that a host
-// has failed, while its lease is held until its session ends. What they say is shown and changes nothing else.
+// Package members follows what the agents of the store say of each other: Consul's gossip knows after seconds that a
+// host has failed, while its lease is held until its session ends. What they say is shown and changes nothing else.
 package members
 
 import (
@@ -13,8 +13,8 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// The store's agent answers from its memory. It is asked every pause, and less often if the answer is long: 10,000 members
-// take 40 ms to read.
+// The store's agent answers from its memory. It is asked every pause, and less often if the answer is long: 10,000
+// members take 40 ms to read.
 const (
 	pause     = 5 * time.Second
 	perMember = 2 * time.Millisecond
@@ -67,8 +67,8 @@ type View struct {
 	byNode map[string]string
 }
 
-// NewView returns the view of a list. A member of several entries, such as a host that was installed again under another
-// name, has the best status of them.
+// NewView returns the view of a list. A member of several entries, such as a host that was installed again under
+// another name, has the best status of them.
 func NewView(list []registry.Member) View {
 	v := View{map[netip.Addr]string{}, map[string]string{}}
 	for _, m := range list {
@@ -78,8 +78,8 @@ func NewView(list []registry.Member) View {
 	return v
 }
 
-// Status returns the status of the member that has one of a host's public addresses, or else the host's name. It is "" if
-// there is none: the host may share the Consul agent of another.
+// Status returns the status of the member that has one of a host's public addresses, or else the host's name. It is ""
+// if there is none: the host may share the Consul agent of another.
 func (v View) Status(node string, addrs []netip.Addr) string {
 	status := ""
 	for _, a := range addrs {

@@ -176,7 +176,8 @@ func (d *definitionKeeper) find(ctx context.Context) (registry.Network, error) {
 	defer cancel()
 	asked := time.Now()
 	n, err := d.deps.Store.Registry.Network(ctx, d.local.Name)
-	if _, isDeleted := errors.AsType[*registry.DeletedError](err); errors.Is(err, registry.ErrNetworkNotFound) && !isDeleted {
+	if _, isDeleted := errors.AsType[*registry.DeletedError](err); errors.Is(err, registry.ErrNetworkNotFound) &&
+		!isDeleted {
 		if lost := d.lostDeletion(); lost != nil {
 			n, err = d.restoreDeletion(ctx, lost)
 		}
@@ -222,8 +223,8 @@ func (d *definitionKeeper) abandon() {
 }
 
 // confirm records that the store has the definition. asked is when the store was asked for it: since then, this process
-// may have been suspended and the network deleted. A definition that was restored shows a loss that this host may not have
-// seen.
+// may have been suspended and the network deleted. A definition that was restored shows a loss that this host may not
+// have seen.
 func (d *definitionKeeper) confirm(n registry.Network, asked time.Time) {
 	if d.loss.isNew(n, d.config.Lease) {
 		d.leases.note(n.RestoredLeases)
@@ -238,9 +239,9 @@ func (d *definitionKeeper) confirm(n registry.Network, asked time.Time) {
 	d.forgetDeletion()
 }
 
-// definedElsewhere returns an errDefinitionLost if the network has no definition while other hosts have sessions for it.
-// They know the definition, which may differ from this host's block, and restore it. This host does not wait for hosts
-// that cannot do so once their sessions would have ended.
+// definedElsewhere returns an errDefinitionLost if the network has no definition while other hosts have sessions for
+// it. They know the definition, which may differ from this host's block, and restore it. This host does not wait for
+// hosts that cannot do so once their sessions would have ended.
 func (d *definitionKeeper) definedElsewhere(ctx context.Context) error {
 	holders, err := d.deps.Store.Registry.Holders(ctx, d.local.Name)
 	if err != nil {
@@ -323,8 +324,8 @@ func (d *definitionKeeper) definedReason() string {
 }
 
 // watch keeps the definition n in force until the store has one that the parts of a round cannot follow, or the network
-// was deleted, and returns which of the two as an error. It restores a definition that the store has lost. A record that
-// cannot be used changes nothing.
+// was deleted, and returns which of the two as an error. It restores a definition that the store has lost. A record
+// that cannot be used changes nothing.
 func (d *definitionKeeper) watch(ctx context.Context, n registry.Network) error {
 	backoff := d.deps.Store.Outage.NewLoop()
 	var restore time.Time // when to restore a lost definition, zero while it is not lost
@@ -400,8 +401,8 @@ func (d *definitionKeeper) watch(ctx context.Context, n registry.Network) error 
 	}
 }
 
-// compare reads the definition from the store and compares it with n, the one in force. One that the parts of a round can
-// follow replaces n. The error is errDefinitionChanged, errNetworkGone, or the store's.
+// compare reads the definition from the store and compares it with n, the one in force. One that the parts of a round
+// can follow replaces n. The error is errDefinitionChanged, errNetworkGone, or the store's.
 func (d *definitionKeeper) compare(ctx context.Context, n *registry.Network) (belief.Verdict, error) {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -446,8 +447,8 @@ func (d *definitionKeeper) compare(ctx context.Context, n *registry.Network) (be
 	return verdict, nil
 }
 
-// canFollow reports whether the parts of a round can change from definition n to now while they run. With the same plan,
-// leases stay as they are. Packets keep flowing if one of the backends of n is the current one of now.
+// canFollow reports whether the parts of a round can change from definition n to now while they run. With the same
+// plan, leases stay as they are. Packets keep flowing if one of the backends of n is the current one of now.
 func canFollow(n, now registry.Network, kinds map[string]backend.Type) bool {
 	return slices.Equal(n.Plan, now.Plan) && carriage.Of(n.Carriage()).Follows(carriage.Of(now.Carriage())) &&
 		definition.CheckEncryption(now, kinds) == nil
@@ -458,9 +459,9 @@ func canFollow(n, now registry.Network, kinds map[string]backend.Type) bool {
 // once part from those that run flannel.
 func (d *definitionKeeper) decline(stored registry.Network) {
 	changes := strings.Join(definition.DescribeChanges(d.known.Network, stored, d.deps.Datapaths.Backends), "; ")
-	text := fmt.Sprintf("flannel's configuration in %s was changed (%s): the definition before stays in force, since flanneld "+
-		"reads its configuration only when it starts; write the old one back, or preview the change with `leno network plan FILE`, "+
-		"make it with `leno network apply FILE`, and restart flanneld on each host that runs it",
+	text := fmt.Sprintf("flannel's configuration in %s was changed (%s): the definition before stays in force, since "+
+		"flanneld reads its configuration only when it starts; write the old one back, or preview the change with `leno "+
+		"network plan FILE`, make it with `leno network apply FILE`, and restart flanneld on each host that runs it",
 		d.config.StoreName(), changes)
 	d.update(func(s *definitionStatus) { s.unconfirmed = text })
 }

@@ -45,8 +45,8 @@ func (d *definitionKeeper) restore(ctx context.Context, n registry.Network) erro
 	return nil
 }
 
-// countLeases returns how many leases the network has, this host's included, 0 if they were not read. Those that the store
-// has lost count while they stay in use.
+// countLeases returns how many leases the network has, this host's included, 0 if they were not read. Those that the
+// store has lost count while they stay in use.
 func countLeases(f *peers.Follower) int {
 	if v, isPublished, _ := f.Views().Get(); isPublished {
 		return 1 + len(v.Peers())

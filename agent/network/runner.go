@@ -70,8 +70,8 @@ func (h *HandOver) Close() error {
 //   - datapath.Run owns the datapath.
 //   - switcher.run changes the definition when a switch ends, and when new keys are due.
 //
-// The definition goes from definition.watch to the lease, to the peers and with their views to the datapath. They follow a
-// change of it within the round, unless the plan changes or the datapath must be removed first.
+// The definition goes from definition.watch to the lease, to the peers and with their views to the datapath. They
+// follow a change of it within the round, unless the plan changes or the datapath must be removed first.
 type Runner struct {
 	deps   *Deps
 	config config.Config // the agent's, as it was when the runner was created
@@ -288,8 +288,8 @@ func (r *Runner) round(ctx context.Context) error {
 	return err
 }
 
-// guardRemembered refuses packets to a network that required encryption when an earlier process read its definition, even
-// while the store does not answer.
+// guardRemembered refuses packets to a network that required encryption when an earlier process read its definition,
+// even while the store does not answer.
 func (r *Runner) guardRemembered(ctx context.Context) {
 	if known := r.definition.known; known != nil && known.Network.Encryption != "" {
 		if err := r.datapath.Guard(ctx, known.Network); err != nil {
@@ -298,8 +298,8 @@ func (r *Runner) guardRemembered(ctx context.Context) {
 	}
 }
 
-// runUnencrypted makes sure that no packet of n is carried, because its definition requires encryption and names a backend
-// that does not encrypt. It returns when ctx ends, as it does with another definition.
+// runUnencrypted makes sure that no packet of n is carried, because its definition requires encryption and names a
+// backend that does not encrypt. It returns when ctx ends, as it does with another definition.
 func (r *Runner) runUnencrypted(ctx context.Context, n registry.Network, contradiction error) error {
 	before, err := r.state.Load()
 	if err != nil {

@@ -82,8 +82,8 @@ func (r *Runner) Lease() (registry.Lease, bool) {
 	return lease, held
 }
 
-// Judge returns what the store's answer, when it was asked for the definition, means for the one that is in force on this
-// host. It returns belief.NoAnswer if none is.
+// Judge returns what the store's answer, when it was asked for the definition, means for the one that is in force on
+// this host. It returns belief.NoAnswer if none is.
 func (r *Runner) Judge(stored registry.Network, err error) belief.Verdict {
 	return r.definition.judge(stored, err)
 }

@@ -207,8 +207,8 @@ func (s *switcher) rotateKeys(ctx context.Context, n registry.Network, v *peers.
 	status := api.Passing
 	if ahead := time.Until(def.Since); ahead > clockTolerance {
 		status = api.Warning
-		reason = fmt.Sprintf("%s, although the last switch ended at %s, which is in the future on this host; set the clocks of "+
-			"all hosts, and run `leno network switch %s -rotate-keys`", reason, def.Since.Format(time.RFC3339), n.Name)
+		reason = fmt.Sprintf("%s, although the last switch ended at %s, which is in the future on this host; set the clocks "+
+			"of all hosts, and run `leno network switch %s -rotate-keys`", reason, def.Since.Format(time.RFC3339), n.Name)
 	}
 	s.report.Check(health.Keys, status, reason)
 	return nil

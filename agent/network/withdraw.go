@@ -56,8 +56,8 @@ func (w *withdrawal) isActive() bool {
 	return active
 }
 
-// begin records that the subnet is withdrawn, and returns the pools to which the kernel can refuse packets. There are none
-// with the backend alloc, where the routes are another program's.
+// begin records that the subnet is withdrawn, and returns the pools to which the kernel can refuse packets. There are
+// none with the backend alloc, where the routes are another program's.
 func (w *withdrawal) begin(b registry.Backend, pools []netip.Prefix) []netip.Prefix {
 	if b.Type == "alloc" {
 		pools = nil

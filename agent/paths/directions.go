@@ -113,8 +113,8 @@ func (n *network) askOne(p *peer) {
 	}
 }
 
-// lastAsked returns when this host or the peer has last asked the other one. For a peer that has something to tell, it is
-// later, so that the peer asks next: an answer is no longer than the question, and has no room for a summary.
+// lastAsked returns when this host or the peer has last asked the other one. For a peer that has something to tell, it
+// is later, so that the peer asks next: an answer is no longer than the question, and has no room for a summary.
 func (p *peer) lastAsked(s *hello.Speaker) time.Time {
 	last, hasNews := p.asked, false
 	for _, a := range p.addrs {
@@ -130,8 +130,8 @@ func (p *peer) lastAsked(s *hello.Speaker) time.Time {
 	return last
 }
 
-// isAnsweredSince reports whether a message that was sent after a time reached the peer, and an answer this host, in each
-// family.
+// isAnsweredSince reports whether a message that was sent after a time reached the peer, and an answer this host, in
+// each family.
 func (n *network) isAnsweredSince(p *peer, then time.Time) bool {
 	for _, a := range p.addrs {
 		if !n.speaker.Of(a).Arrived.After(then) {
@@ -180,8 +180,8 @@ func higher(a, b *float64) *float64 {
 	return a
 }
 
-// result returns what is shown of the path to a peer: what the probes say, in which direction packets are lost, and whether
-// the store knows that the host has failed.
+// result returns what is shown of the path to a peer: what the probes say, in which direction packets are lost, and
+// whether the store knows that the host has failed.
 func (p *peer) result() api.PeerPath {
 	out := p.shown
 	switch direction := p.direction(); {

@@ -8,8 +8,8 @@
 // the packets to all others are bounded: a network of any size needs at most 20 kbit/s, and 40 while packets are lost.
 // Beyond that number, paths that may have changed are probed as all others are, so each costs no more than any other.
 //
-// The agents of both sides also speak with each other (package hello). This says in which direction packets are lost, and
-// what the other host says of itself. It alone never makes a path one that is not in order.
+// The agents of both sides also speak with each other (package hello). This says in which direction packets are lost,
+// and what the other host says of itself. It alone never makes a path one that is not in order.
 package paths
 
 import (
@@ -97,16 +97,16 @@ func New(o Options) *Monitor {
 		summaries: map[string]map[netip.Prefix]api.HostSummary{}}
 }
 
-// Of returns what is known of the paths to the peers of a network, by their first subnets. The caller must not change the
-// map.
+// Of returns what is known of the paths to the peers of a network, by their first subnets. The caller must not change
+// the map.
 func (m *Monitor) Of(network string) map[netip.Prefix]api.PeerPath {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.paths[network]
 }
 
-// AddPaths adds what is known of the paths to the peers of a network that are in the datapath, with their history if it is
-// asked for.
+// AddPaths adds what is known of the paths to the peers of a network that are in the datapath, with their history if it
+// is asked for.
 func (m *Monitor) AddPaths(network string, peers []api.Peer, withHistory bool) {
 	known := m.Of(network)
 	for i := range peers {
@@ -123,8 +123,8 @@ func (m *Monitor) AddPaths(network string, peers []api.Peer, withHistory bool) {
 	}
 }
 
-// Summaries returns the last summary that each peer of a network has sent, by the first subnet of the peer. There is none
-// of a peer that has sent none to this process. The caller must not change the map.
+// Summaries returns the last summary that each peer of a network has sent, by the first subnet of the peer. There is
+// none of a peer that has sent none to this process. The caller must not change the map.
 func (m *Monitor) Summaries(network string) map[netip.Prefix]api.HostSummary {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -173,7 +173,8 @@ func (m *Monitor) Run(ctx context.Context) error {
 }
 
 // publish makes paths and summaries those of a network.
-func (m *Monitor) publish(name string, paths map[netip.Prefix]api.PeerPath, summaries map[netip.Prefix]api.HostSummary) {
+func (m *Monitor) publish(name string, paths map[netip.Prefix]api.PeerPath,
+	summaries map[netip.Prefix]api.HostSummary) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if paths == nil {
@@ -408,7 +409,8 @@ func (n *network) probe(ctx context.Context, host probe.Host, interval time.Dura
 }
 
 // send probes peers.
-func (n *network) send(ctx context.Context, host probe.Host, peers []*peer, r api.ProbeRequest) ([]api.PeerProbe, error) {
+func (n *network) send(ctx context.Context, host probe.Host, peers []*peer,
+	r api.ProbeRequest) ([]api.PeerProbe, error) {
 	if len(peers) == 0 {
 		return nil, nil
 	}

@@ -11,8 +11,8 @@ import (
 )
 
 // tell adds an event for each path whose state has changed, or of which the direction became known in which all packets
-// are lost, except for one that was found in order at its first test. It wakes the readers of these, and of what the peers
-// say of themselves.
+// are lost, except for one that was found in order at its first test. It wakes the readers of these, and of what the
+// peers say of themselves.
 func (n *network) tell() {
 	isChanged := false
 	for _, subnet := range slices.SortedFunc(maps.Keys(n.peers), netip.Prefix.Compare) {
@@ -50,7 +50,8 @@ func (n *network) tell() {
 	}
 }
 
-// judge returns the result of the health check. Only peers that hold their leases count: a host without one may be gone.
+// judge returns the result of the health check. Only peers that hold their leases count: a host without one may be
+// gone.
 func (n *network) judge() (status, reason string) {
 	var peers []*peer
 	untested := 0
@@ -72,8 +73,8 @@ func (n *network) judge() (status, reason string) {
 	case len(bad) == 0 && failure != "":
 		return api.Passing, failure
 	case len(bad) == 0 && untested > 0:
-		return api.Passing, fmt.Sprintf("packets reach %d of %d hosts, %d are not tested yet", len(peers)-untested, len(peers),
-			untested)
+		return api.Passing, fmt.Sprintf("packets reach %d of %d hosts, %d are not tested yet", len(peers)-untested,
+			len(peers), untested)
 	case len(bad) == 0:
 		return api.Passing, fmt.Sprintf("packets reach %d of %d hosts", len(peers), len(peers))
 	}

@@ -12,8 +12,8 @@ type PingResult struct {
 	Reason         string // why one was not sent, or the error that a host returned; "" for none
 }
 
-// Ping sends echo requests of one size, in bytes, that must not be fragmented, and waits for all answers. from may be the
-// zero address. Its sockets are opened on the calling thread, and thus in its network namespace. The error is
+// Ping sends echo requests of one size, in bytes, that must not be fragmented, and waits for all answers. from may be
+// the zero address. Its sockets are opened on the calling thread, and thus in its network namespace. The error is
 // ErrNoCapability or the kernel's.
 func Ping(ctx context.Context, from, to netip.Addr, size, count int, timeout time.Duration) (PingResult, error) {
 	s, err := open(ctx)

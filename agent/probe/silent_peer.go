@@ -31,9 +31,9 @@ func (p planner) probeDirections(ctx context.Context, l pinger, peer api.Peer, r
 // expiringEchoes returns echo requests to addresses behind the peer, one for each overlay path on which nothing came
 // back. Each goes to the last but one address of the peer's subnet and may make no hop there. An echo request for the
 // peer's own address is subject to its rules about itself, which may accept none from the overlay. The peer's kernel
-// drops this one instead, and reports that before any rule about containers applies. The result is empty if packets for the
-// two addresses leave by different devices: a route of another program takes a part of the subnet, and the answer of one
-// address says nothing about the other.
+// drops this one instead, and reports that before any rule about containers applies. The result is empty if packets for
+// the two addresses leave by different devices: a route of another program takes a part of the subnet, and the answer
+// of one address says nothing about the other.
 func (p planner) expiringEchoes(peer api.Peer, o api.PeerProbe) (out []echo) {
 	for _, w := range o.Ways {
 		i := slices.IndexFunc(peer.Subnets, func(s netip.Prefix) bool { return s.Contains(w.To) })

@@ -59,8 +59,8 @@ func (d *desired) verdict(n firewall.Network, failure string) (status, reason st
 	}
 	if err := report.Instead; err != nil {
 		status = api.Warning
-		reason += "; repair the firewall that this host prefers, because rules of another kind cannot overrule what Docker and others drop: " +
-			advice.Reason(advice.Firewall, err)
+		reason += "; repair the firewall that this host prefers, because rules of another kind cannot overrule what Docker " +
+			"and others drop: " + advice.Reason(advice.Firewall, err)
 	}
 	if err := report.Leftover; err != nil {
 		status = api.Warning

@@ -113,7 +113,9 @@ func (d *desired) begin() (firewall.State, *wishes) {
 	s := firewall.State{Type: firewall.Type(now.config.Type), RandomFully: now.config.RandomFully}
 	for _, name := range slices.Sorted(maps.Keys(now.networks)) {
 		n := now.networks[name]
-		d.former[name] = slices.DeleteFunc(d.former[name], func(p formerPort) bool { return time.Since(p.since) >= formerPorts })
+		d.former[name] = slices.DeleteFunc(d.former[name], func(p formerPort) bool {
+			return time.Since(p.since) >= formerPorts
+		})
 		if former := d.former[name]; len(former) > 0 {
 			n.Ports = slices.Clone(n.Ports)
 			for _, p := range former {

@@ -154,7 +154,8 @@ func (t *Telemetry) listen(ctx context.Context, address string) error {
 
 // Now returns all metrics as they are now, for JSON.
 func (t *Telemetry) Now() (api.Metrics, error) {
-	out := api.Metrics{Timestamp: time.Now().UTC(), Gauges: []api.MetricValue{}, Counters: []api.MetricValue{}, Times: []api.MetricTime{}}
+	out := api.Metrics{Timestamp: time.Now().UTC(), Gauges: []api.MetricValue{}, Counters: []api.MetricValue{},
+		Times: []api.MetricTime{}}
 	if t == nil {
 		return out, nil
 	}
@@ -169,7 +170,8 @@ func (t *Telemetry) Now() (api.Metrics, error) {
 			case dto.MetricType_GAUGE:
 				out.Gauges = append(out.Gauges, api.MetricValue{Name: f.GetName(), Labels: labels, Value: m.GetGauge().GetValue()})
 			case dto.MetricType_COUNTER:
-				out.Counters = append(out.Counters, api.MetricValue{Name: f.GetName(), Labels: labels, Value: m.GetCounter().GetValue()})
+				out.Counters = append(out.Counters, api.MetricValue{Name: f.GetName(), Labels: labels,
+					Value: m.GetCounter().GetValue()})
 			case dto.MetricType_HISTOGRAM:
 				h := m.GetHistogram()
 				out.Times = append(out.Times, api.MetricTime{Name: f.GetName(), Labels: labels,

@@ -99,8 +99,8 @@ func (r *Reading) Exists(name string, values ...string) {
 }
 
 // Total raises a counter to a total that another component has counted, starting from 0 again when that total became
-// less. Parts are counted separately and shown as one. The count before the first round is not sent to statsd, for which
-// it did not happen now.
+// less. Parts are counted separately and shown as one. The count before the first round is not sent to statsd, for
+// which it did not happen now.
 func (r *Reading) Total(name, part string, n uint64, values ...string) {
 	m := r.t.table[name]
 	r.saw(m, values)

@@ -93,8 +93,8 @@ func (t *Telemetry) emit(lines func(*sender) []string) {
 	}
 }
 
-// send sends gauges after each Interval until ctx ends. It connects again after a change of the configuration, and while a
-// name cannot be resolved or a datagram cannot be sent: the name may have another address now, or this host.
+// send sends gauges after each Interval until ctx ends. It connects again after a change of the configuration, and
+// while a name cannot be resolved or a datagram cannot be sent: the name may have another address now, or this host.
 func (t *Telemetry) send(ctx context.Context) error {
 	defer t.replaceSenders(nil)
 	ticker := time.NewTicker(Interval)

@@ -11,8 +11,8 @@ import (
 	"github.com/lenonet/leno/backend/kernel"
 )
 
-// Judge turns facts into the stages of a path, in the order in which packets pass them. If packets were answered, no stage
-// loses them, whatever it looks like, unless it loses large ones.
+// Judge turns facts into the stages of a path, in the order in which packets pass them. If packets were answered, no
+// stage loses them, whatever it looks like, unless it loses large ones.
 func Judge(f Facts) api.Trace {
 	j := &judgement{Facts: f}
 	j.isAnswered = f.Sent.Answered > 0
@@ -249,11 +249,13 @@ func (j *judgement) judgeRoute(stage string, l Lookup, to End) {
 		l.Via.IsValid() && slices.Contains(to.PublicIPs, l.Via):
 		j.judgeDevice(stage, table, l, to)
 	case l.Rule != nil:
-		j.lost(stage, table, ruleRemedy(l, to, j.Network), "packets to %s leave by %s: the routing rule %d (%s) leads to the route "+
-			"to %s there", to.Address, l.Link, l.Rule.Priority, l.Rule.Text, l.Dst)
+		j.lost(stage, table, ruleRemedy(l, to, j.Network),
+			"packets to %s leave by %s: the routing rule %d (%s) leads to the route to %s there", to.Address, l.Link,
+			l.Rule.Priority, l.Rule.Text, l.Dst)
 	default:
-		j.lost(stage, table, fmt.Sprintf("`ip route del %s dev %s`, or keep leno out of these addresses with another pool", l.Dst,
-			l.Link), "packets to %s leave by %s: the route to %s of another program is more specific than leno's", to.Address,
+		j.lost(stage, table, fmt.Sprintf("`ip route del %s dev %s`, or keep leno out of these addresses with another pool",
+			l.Dst, l.Link), "packets to %s leave by %s: the route to %s of another program is more specific than leno's",
+			to.Address,
 			l.Link, l.Dst)
 	}
 }
@@ -315,12 +317,13 @@ func (j *judgement) addAnswer(t api.Trace) {
 		return
 	case j.peer() != nil:
 		status = api.HopLost
-		do = fmt.Sprintf("run `sudo leno trace %s` on %s: nothing on this host drops the packets", t.Arguments(), j.Destination.Node)
+		do = fmt.Sprintf("run `sudo leno trace %s` on %s: nothing on this host drops the packets", t.Arguments(),
+			j.Destination.Node)
 	default:
 		status, do = api.HopLost, "see whether a firewall in the container drops the packets"
 	}
-	j.stages = append(j.stages, api.TraceHop{Stage: "answer", Node: j.Destination.Node, Where: where, Saw: saw, Status: status,
-		Do: do})
+	j.stages = append(j.stages, api.TraceHop{Stage: "answer", Node: j.Destination.Node, Where: where, Saw: saw,
+		Status: status, Do: do})
 }
 
 func plural(n int, what string) string {

@@ -34,10 +34,12 @@ func (j *judgement) judgeContainer(c Container) {
 		j.add(stage, c.where(), api.HopUnknown, c.Err.Error(), "run `sudo leno trace` on "+j.Node)
 		return
 	case c.Namespace == "" && isAnswering:
-		j.ok(stage, c.where(), "it answers on %s. No network namespace of this host has it: a virtual machine may", c.Bridge.Name)
+		j.ok(stage, c.where(), "it answers on %s. No network namespace of this host has it: a virtual machine may",
+			c.Bridge.Name)
 		return
 	case c.Namespace == "":
-		j.lost(stage, c.where(), "start the container, or see which address it has: `leno lease list` shows the subnet of each host",
+		j.lost(stage, c.where(),
+			"start the container, or see which address it has: `leno lease list` shows the subnet of each host",
 			"no container of this host has %s, and nothing answers for it", c.Address)
 		return
 	case len(c.Others) > 0:
@@ -46,7 +48,8 @@ func (j *judgement) judgeContainer(c Container) {
 			strings.Join(append([]string{c.Namespace}, c.Others...), " and "))
 		return
 	case !c.Link.Up:
-		j.lost(stage, c.where(), c.command("ip link set %s up", c.Link.Name), "the container's interface %s is down", c.Link.Name)
+		j.lost(stage, c.where(), c.command("ip link set %s up", c.Link.Name), "the container's interface %s is down",
+			c.Link.Name)
 		return
 	case !c.Link.Carrier && !c.Port.Up:
 		j.lost(stage, c.where(), fmt.Sprintf("`ip link set %s up`", c.Port.Name),
@@ -60,8 +63,8 @@ func (j *judgement) judgeContainer(c Container) {
 		return
 	}
 	if most := j.Network.Local.MTU; most > 0 && c.Link.MTU > most {
-		j.add(stage, c.where(), api.HopWarning, fmt.Sprintf("the MTU of %s is %d, and %d fit through the network", c.Link.Name,
-			c.Link.MTU, most), c.command("ip link set %s mtu %d", c.Link.Name, most))
+		j.add(stage, c.where(), api.HopWarning, fmt.Sprintf("the MTU of %s is %d, and %d fit through the network",
+			c.Link.Name, c.Link.MTU, most), c.command("ip link set %s mtu %d", c.Link.Name, most))
 		return
 	}
 	j.ok(stage, c.where(), "%s on %s, up, MTU %d", c.Address, c.Link.Name, c.Link.MTU)
@@ -101,16 +104,19 @@ func (j *judgement) judgeContainerRoute(c Container) {
 		if hop.MAC != "" && !hop.isSilent() {
 			what = hop.MAC + " answers for it"
 		}
-		j.lost(stage, c.where(), replace, "the container's gateway is %s, which is no address of this host (%s has %s): %s", l.Via,
-			c.Bridge.Name, gateway, what)
+		j.lost(stage, c.where(), replace, "the container's gateway is %s, which is no address of this host (%s has %s): %s",
+			l.Via, c.Bridge.Name, gateway, what)
 	case l.Via.IsValid() && hop.MAC != "" && !isHostMAC && c.Bridge.MAC != "":
-		j.lost(stage, c.where(), fmt.Sprintf("find the container that has %s (`bridge fdb show | grep %s`), and give it another "+
-			"address", l.Via, hop.MAC), "another device, %s, answers for the gateway %s", hop.MAC, l.Via)
+		j.lost(stage, c.where(),
+			fmt.Sprintf("find the container that has %s (`bridge fdb show | grep %s`), and give it another "+
+				"address", l.Via, hop.MAC), "another device, %s, answers for the gateway %s", hop.MAC, l.Via)
 	case hop.isSilent() && (isHost || j.peer() == nil):
-		j.add(stage, c.where(), api.HopWarning, fmt.Sprintf("nothing answers for %s, to which the container sends packets for %s: "+
-			"a later stage says why", hop.Address, to), "")
+		j.add(stage, c.where(), api.HopWarning,
+			fmt.Sprintf("nothing answers for %s, to which the container sends packets for %s: "+
+				"a later stage says why", hop.Address, to), "")
 	case hop.isSilent():
-		j.lost(stage, c.where(), replace, "nothing answers for %s, to which the container sends packets for %s", hop.Address, to)
+		j.lost(stage, c.where(), replace, "nothing answers for %s, to which the container sends packets for %s", hop.Address,
+			to)
 	case l.Via.IsValid():
 		j.ok(stage, c.where(), "to %s via %s dev %s", to, l.Via, l.Link)
 	default:
@@ -155,11 +161,12 @@ func (j *judgement) judgeDelivery(c Container) {
 		j.lost(stage, j.Node, "see with `ip -brief address` which device has the host's address in "+joinPrefixes(j.Network)+
 			", and restart the program that makes it", "this host has no route to its own container %s: %v", c.Address, l.Err)
 	case l.Rule != nil:
-		j.lost(stage, tableName(l.Table), ruleRemedy(l, end, j.Network), "packets to %s leave by %s instead of %s: the routing rule "+
-			"%d (%s)", c.Address, l.Link, c.Bridge.Name, l.Rule.Priority, l.Rule.Text)
+		j.lost(stage, tableName(l.Table), ruleRemedy(l, end, j.Network),
+			"packets to %s leave by %s instead of %s: the routing rule %d (%s)", c.Address, l.Link, c.Bridge.Name,
+			l.Rule.Priority, l.Rule.Text)
 	default:
-		j.lost(stage, tableName(l.Table), fmt.Sprintf("`ip route del %s dev %s`", l.Dst, l.Link), "packets to %s leave by %s "+
-			"instead of %s: the route to %s", c.Address, l.Link, c.Bridge.Name, l.Dst)
+		j.lost(stage, tableName(l.Table), fmt.Sprintf("`ip route del %s dev %s`", l.Dst, l.Link),
+			"packets to %s leave by %s instead of %s: the route to %s", c.Address, l.Link, c.Bridge.Name, l.Dst)
 	}
 }
 
@@ -174,8 +181,8 @@ func (j *judgement) judgePort(c Container) {
 	case !c.Bridge.Up:
 		j.lost(stage, c.Bridge.Name, fmt.Sprintf("`ip link set %s up`", c.Bridge.Name), "%s is down", c.Bridge.Name)
 	case c.Port.Name != "" && !c.Port.Up:
-		j.lost(stage, c.Port.Name, fmt.Sprintf("`ip link set %s up`", c.Port.Name), "%s, which leads to the container, is down",
-			c.Port.Name)
+		j.lost(stage, c.Port.Name, fmt.Sprintf("`ip link set %s up`", c.Port.Name),
+			"%s, which leads to the container, is down", c.Port.Name)
 	case c.Port.Name != "" && c.Port.Name != c.Bridge.Name && c.Port.Master != c.Bridge.Name:
 		j.lost(stage, c.Port.Name, fmt.Sprintf("`ip link set %s master %s`", c.Port.Name, c.Bridge.Name),
 			"%s, which leads to the container, is not a port of %s", c.Port.Name, c.Bridge.Name)

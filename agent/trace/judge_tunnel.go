@@ -19,14 +19,15 @@ func (j *judgement) judgeOuter() {
 	to := End{TraceEnd: api.TraceEnd{Address: l.To, Node: peer.Node}}
 	switch {
 	case l.Err != nil && l.Rule != nil:
-		j.lost(stage, tableName(l.Table), ruleRemedy(l, to, Network{}), "the routing rule %d (%s) refuses packets to %s, %s: %v",
-			l.Rule.Priority, l.Rule.Text, peer.Node, to.Address, l.Err)
+		j.lost(stage, tableName(l.Table), ruleRemedy(l, to, Network{}),
+			"the routing rule %d (%s) refuses packets to %s, %s: %v", l.Rule.Priority, l.Rule.Text, peer.Node, to.Address, l.Err)
 	case l.Err != nil:
-		j.lost(stage, "the routing tables", fmt.Sprintf("give this host a route to %s (`ip route get %s`)", to.Address, to.Address),
-			"this host has no route to %s, %s: %v", peer.Node, to.Address, l.Err)
+		j.lost(stage, "the routing tables", fmt.Sprintf("give this host a route to %s (`ip route get %s`)", to.Address,
+			to.Address), "this host has no route to %s, %s: %v", peer.Node, to.Address, l.Err)
 	case l.Rule != nil && l.Link != underlay.Interface:
-		j.lost(stage, tableName(l.Table), ruleRemedy(l, to, Network{}), "packets to %s, %s, leave by %s instead of %s: the routing "+
-			"rule %d (%s)", peer.Node, to.Address, l.Link, underlay.Interface, l.Rule.Priority, l.Rule.Text)
+		j.lost(stage, tableName(l.Table), ruleRemedy(l, to, Network{}),
+			"packets to %s, %s, leave by %s instead of %s: the routing rule %d (%s)", peer.Node, to.Address, l.Link,
+			underlay.Interface, l.Rule.Priority, l.Rule.Text)
 	case !l.Device.Up || !l.Device.Carrier:
 		j.lost(stage, l.Link, fmt.Sprintf("`ip link set %s up`, and check its cable or switch port", l.Link),
 			"%s is down or has no carrier", l.Link)
@@ -61,7 +62,8 @@ func (j *judgement) judgeTunnel() {
 	fault, warning := find(api.FindingFault), find(api.FindingWarning)
 	switch {
 	case peer.Skipped != "":
-		j.lost(stage, where, "see the check `snapshot` of `leno status`", "%s is not in the datapath: %s", peer.Node, peer.Skipped)
+		j.lost(stage, where, "see the check `snapshot` of `leno status`", "%s is not in the datapath: %s", peer.Node,
+			peer.Skipped)
 	case j.ProbeErr != nil:
 		j.add(stage, where, api.HopUnknown, "no packets were sent to "+peer.Node+": "+j.ProbeErr.Error(), "")
 	case fault >= 0:
@@ -87,7 +89,8 @@ func (j *judgement) addFinding(stage, where string, f api.Finding, status string
 	if status == api.HopLost && !isLost {
 		status = api.HopWarning
 	}
-	j.stages = append(j.stages, api.TraceHop{Stage: stage, Node: j.Node, Where: where, Saw: f.Saw, Status: status, Do: f.Do})
+	j.stages = append(j.stages, api.TraceHop{Stage: stage, Node: j.Node, Where: where, Saw: f.Saw, Status: status,
+		Do: f.Do})
 }
 
 // pathText returns what the continuous tests say of a path, for the end of a sentence.

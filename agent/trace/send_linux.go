@@ -18,8 +18,8 @@ import (
 // packets is how many packets are sent. Of so many, one is answered on a path that loses some.
 const packets = 5
 
-// send sends packets from the source, in the namespace at a path, or from this host if it is "". mtu is the size of full
-// packets.
+// send sends packets from the source, in the namespace at a path, or from this host if it is "". mtu is the size of
+// full packets.
 func (r reader) send(ctx context.Context, path string, mtu int) (out Sending) {
 	done := make(chan struct{})
 	go func() {

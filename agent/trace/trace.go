@@ -1,9 +1,9 @@
 // Package trace follows the packets between two addresses through a host, and finds the stage at which they end.
 //
 // Run gathers Facts: what the kernel says of the container's namespace, the device that connects it, the rules, routes,
-// neighbours and the table of connections, and what became of packets that it sends. Judge turns them into stages. Judge
-// is pure. Nothing on the host is changed. The package knows neither the agent nor the store: the caller says which
-// networks and hosts there are.
+// neighbours and the table of connections, and what became of packets that it sends. Judge turns them into stages.
+// Judge is pure. Nothing on the host is changed. The package knows neither the agent nor the store: the caller says
+// which networks and hosts there are.
 package trace
 
 import (
@@ -69,7 +69,8 @@ func Locate(h Host, r api.TraceRequest) (Path, error) {
 	case !slices.Contains([]string{"icmp", "tcp", "udp"}, p.Protocol):
 		return p, api.Errorf(http.StatusBadRequest, "protocol is %q, must be icmp, tcp or udp", r.Protocol)
 	case (p.Protocol == "icmp") != (r.Port == 0) || r.Port < 0 || r.Port > 65535:
-		return p, api.Errorf(http.StatusBadRequest, "port is %d, must be 1 to 65535 with tcp and udp, and absent with icmp", r.Port)
+		return p, api.Errorf(http.StatusBadRequest, "port is %d, must be 1 to 65535 with tcp and udp, and absent with icmp",
+			r.Port)
 	}
 	unknown := r.Source
 	for _, n := range h.Networks {
@@ -83,12 +84,13 @@ func Locate(h Host, r api.TraceRequest) (Path, error) {
 		}
 		p.Network, p.Source, p.Destination = n, source, destination
 		if !source.IsHere && !destination.IsHere {
-			return p, api.Errorf(http.StatusNotFound, "%s is on %s and %s is on %s: run the command on one of these hosts", r.Source, source.Node,
-				r.Destination, destination.Node)
+			return p, api.Errorf(http.StatusNotFound, "%s is on %s and %s is on %s: run the command on one of these hosts",
+				r.Source, source.Node, r.Destination, destination.Node)
 		}
 		return p, nil
 	}
-	return p, api.Errorf(http.StatusNotFound, "no host of a network of this host has %s in its subnet: `leno lease list` shows the subnets",
+	return p, api.Errorf(http.StatusNotFound,
+		"no host of a network of this host has %s in its subnet: `leno lease list` shows the subnets",
 		unknown)
 }
 

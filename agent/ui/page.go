@@ -108,7 +108,8 @@ func New() (*Renderer, error) {
 	}
 	t, err := template.New("page").Funcs(template.FuncMap{
 		"asset": r.address, "bytes": bytesOf, "number": number, "clock": clock, "age": age, "drops": drops,
-		"statusWord": statusWord, "hostIcon": hostIcon, "hostWord": hostWord, "word": State.String, "otherPaths": otherPaths, "spark": newSpark, "pair": func(v view, p part) pair { return pair{v, p} },
+		"statusWord": statusWord, "hostIcon": hostIcon, "hostWord": hostWord, "word": State.String, "otherPaths": otherPaths,
+		"spark": newSpark, "pair": func(v view, p part) pair { return pair{v, p} },
 	}).Parse(source)
 	if err != nil {
 		return nil, fmt.Errorf("template of the page: %w", err)

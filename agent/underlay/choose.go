@@ -117,7 +117,9 @@ func (s selector) byReach() (Choice, bool, error) {
 		}
 		// The kernel may prefer an address that is replaced within hours.
 		source := s.host.Reach.Source
-		steady := s.best(l, func(a Address) bool { return a.Addr.Is6() == source.Is6() && (a.Addr == source || !a.passing()) })
+		steady := s.best(l, func(a Address) bool {
+			return a.Addr.Is6() == source.Is6() && (a.Addr == source || !a.passing())
+		})
 		if l.passes(source) && steady.IsValid() {
 			source = steady
 		}

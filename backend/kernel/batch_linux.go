@@ -111,8 +111,8 @@ func (b *batch) ask(ctx context.Context, requests []*nl.NetlinkRequest,
 	return nil
 }
 
-// exchange sends one batch and collects the answers, of which data gets those with data. The map holds the requests that
-// failed. The error applies to all the others, whose outcome is unknown.
+// exchange sends one batch and collects the answers, of which data gets those with data. The map holds the requests
+// that failed. The error applies to all the others, whose outcome is unknown.
 func (b *batch) exchange(requests []*nl.NetlinkRequest, data func(i int, answer []byte)) (map[int]error, error) {
 	out := b.out[:0]
 	first := b.seq + 1

@@ -23,6 +23,7 @@ func Guard(ctx context.Context, pools []netip.Prefix, wanted bool) (err error) {
 			want[RouteKey{Dst: p, Metric: GuardMetric}] = Route{Unreachable: true}
 		}
 	}
-	_, err = reconcile.Apply(ctx, reconcile.Want("route", handle.Routes(Owner{Pools: pools, Guards: true}), CompareRoutes, want, nil))
+	_, err = reconcile.Apply(ctx, reconcile.Want("route", handle.Routes(Owner{Pools: pools, Guards: true}), CompareRoutes,
+		want, nil))
 	return err
 }

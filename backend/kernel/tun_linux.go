@@ -19,8 +19,8 @@ const vnetHeader = 10
 
 // OpenTUN attaches to a queue of the TUN device with a name in the calling thread's network namespace, and creates the
 // device if there is none. The device stays when its descriptors are closed or the process ends. flags are added to
-// IFF_TUN, IFF_NO_PI and IFF_VNET_HDR. The error is ErrTUNBusy if another process is attached, ErrTUNQueues if the device
-// was created with another IFF_MULTI_QUEUE, and an *fs.PathError if this host has no TUN devices.
+// IFF_TUN, IFF_NO_PI and IFF_VNET_HDR. The error is ErrTUNBusy if another process is attached, ErrTUNQueues if the
+// device was created with another IFF_MULTI_QUEUE, and an *fs.PathError if this host has no TUN devices.
 func OpenTUN(name string, flags uint16) (fd int, err error) {
 	const path = "/dev/net/tun"
 	fd, err = unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)

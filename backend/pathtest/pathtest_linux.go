@@ -89,7 +89,8 @@ func (t *Tester) open() error {
 		return fmt.Errorf("open a packet socket: %w", err)
 	}
 	err = errors.Join(
-		unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}),
+		unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+			&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}),
 		unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: bigEndian(unix.ETH_P_ALL)}))
 	if err != nil {
 		return errors.Join(fmt.Errorf("set up a packet socket: %w", err), unix.Close(fd))

@@ -57,8 +57,8 @@ type Definition struct {
 	Next      *Spec     // nil unless the network is being switched; its epoch is the one after that of Current
 	Direction Direction // of the switch
 
-	// Since is when the last switch ended, or the time from which the age of the keys counts; zero if that is not known. It
-	// is by the clock of the host that wrote it.
+	// Since is when the last switch ended, or the time from which the age of the keys counts; zero if that is not known.
+	// It is by the clock of the host that wrote it.
 	Since time.Time
 }
 
@@ -152,11 +152,12 @@ func (c Spec) DataDir(dir string) string {
 	return dir
 }
 
-// OtherDataDir returns the directory of the files of backends with the other device, for a network whose files are in dir.
+// OtherDataDir returns the directory of the files of backends with the other device, for a network whose files are in
+// dir.
 func OtherDataDir(dir string) string { return filepath.Join(dir, otherDevice) }
 
-// Running returns the options with which the backend runs: those of the definition, unless its keys were rotated, which is
-// not possible with all options.
+// Running returns the options with which the backend runs: those of the definition, unless its keys were rotated, which
+// is not possible with all options.
 func (c Spec) Running(types map[string]backend.Type) json.RawMessage {
 	if rotate := types[c.Type].Rotate; c.Rotated && rotate != nil {
 		if options, err := rotate(c.Options); err == nil {
@@ -243,7 +244,8 @@ func (c Definition) Ports(types map[string]backend.Type) (out []backend.Port) {
 	return out
 }
 
-// Tunnels reports whether packets of other hosts arrive by the network's devices only, with all backends of a definition.
+// Tunnels reports whether packets of other hosts arrive by the network's devices only, with all backends of a
+// definition.
 func (c Definition) Tunnels(types map[string]backend.Type) bool {
 	return !slices.ContainsFunc(c.specs(), func(s Spec) bool { return !types[s.Type].Tunnels })
 }

@@ -150,7 +150,8 @@ func (b *Backend) ChangeTo(definition Definition, c backend.Config) error {
 		i := slices.IndexFunc(running, func(r *instance) bool { return r.is(want) })
 		if i < 0 {
 			opened, err := b.open(want)
-			if err == nil && b.types[want.Type].Device && slices.ContainsFunc(running, func(r *instance) bool { return r.IsOther() == want.IsOther() }) {
+			if err == nil && b.types[want.Type].Device && slices.ContainsFunc(running,
+				func(r *instance) bool { return r.IsOther() == want.IsOther() }) {
 				opened.ready = false // the device is that of another backend, which is still to be removed
 			}
 			return opened, err
@@ -191,8 +192,8 @@ func (b *Backend) ChangeTo(definition Definition, c backend.Config) error {
 	return nil
 }
 
-// retune changes the options or pools of a running instance. After a change of an option on which both ends of a path must
-// agree, the instance can receive, and send to its peers, only once it was applied.
+// retune changes the options or pools of a running instance. After a change of an option on which both ends of a path
+// must agree, the instance can receive, and send to its peers, only once it was applied.
 func (b *Backend) retune(c *instance, want Spec) error {
 	if c.Equal(want) && slices.Equal(c.pools, b.config.Pools) {
 		c.Spec = want

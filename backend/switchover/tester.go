@@ -16,7 +16,8 @@ type tester interface {
 	Close()
 }
 
-// testPeers tests the peers that the target can send to and whose packets do not go over it. Those that answer are reached.
+// testPeers tests the peers that the target can send to and whose packets do not go over it. Those that answer are
+// reached.
 func (b *Backend) testPeers(target *instance, s backend.State, peers []reading) {
 	if b.definition.Direction == Stopped {
 		return

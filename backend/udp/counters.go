@@ -31,7 +31,8 @@ const (
 func (r reason) String() string {
 	return [reasons]string{
 		"passed", "truncated", "bad_version", "bad_length", "unknown_peer", "foreign_source",
-		"foreign_destination", "multicast", "no_peer", "too_big", "not_written", "detached", "bad_offload", "congested", "overflow",
+		"foreign_destination", "multicast", "no_peer", "too_big", "not_written", "detached", "bad_offload", "congested",
+		"overflow",
 	}[r]
 }
 

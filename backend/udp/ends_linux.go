@@ -47,8 +47,8 @@ func (b *Backend) openSockets(at netip.AddrPort, vrf int, report *backend.Report
 	b.listen, b.vrf = at, vrf
 	b.can.segment, b.can.gro = sockets[0].segment, sockets[0].gro
 	report.Writes++
-	b.overlay.Config.Logger.Log(level, "listening", "address", at, "sockets", len(sockets), "segmentation", sockets[0].segment,
-		"receive_offload", sockets[0].gro)
+	b.overlay.Config.Logger.Log(level, "listening", "address", at, "sockets", len(sockets), "segmentation",
+		sockets[0].segment, "receive_offload", sockets[0].gro)
 	return asEnds[Bind](sockets), nil
 }
 

@@ -60,5 +60,6 @@ func checksumOutcome(option string, on bool, reason string, err error) (note str
 		return fmt.Sprintf("checksum offload left as it is, %s was chosen: %s: %v", chosen, reason, err), nil
 	}
 	return fmt.Sprintf("checksum offload left as it is: %v", err),
-		fmt.Errorf(`switch checksum offload %s: %w: allow it to the agent (CAP_NET_ADMIN), or set checksum_offload = "auto", which leaves it where it cannot be switched`, chosen, err)
+		fmt.Errorf(`switch checksum offload %s: %w: allow it to the agent (CAP_NET_ADMIN), or set `+
+			`checksum_offload = "auto", which leaves it where it cannot be switched`, chosen, err)
 }

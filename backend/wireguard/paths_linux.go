@@ -114,7 +114,8 @@ func (ps *paths) follow(d device, p plan) error {
 		if path.look(now, have.ReceiveBytes, have.TransmitBytes, have.PersistentKeepaliveInterval) {
 			path.at = (path.at + 1) % len(path.ways)
 			if next = path.ways[path.at]; next != at && !path.told {
-				ps.log.Info("peer does not answer, trying another endpoint", "node", p.nodes[have.PublicKey], "endpoint", at, "next", next)
+				ps.log.Info("peer does not answer, trying another endpoint", "node", p.nodes[have.PublicKey], "endpoint", at,
+					"next", next)
 				path.told = true
 			}
 		}

@@ -178,7 +178,8 @@ func (ps *peers) judge(unproven map[wgtypes.Key]peer, p plan, have map[wgtypes.K
 
 // greet starts the handshakes that no traffic starts: with all wanted peers if the device has just started without
 // sessions, and otherwise with those of the unproven ones that are due.
-func (ps *peers) greet(d device, fresh bool, wanted, unproven map[wgtypes.Key]peer, p plan, have map[wgtypes.Key]peer) error {
+func (ps *peers) greet(d device, fresh bool, wanted, unproven map[wgtypes.Key]peer, p plan,
+	have map[wgtypes.Key]peer) error {
 	if !fresh {
 		return greet(d, ps.due(p, have, unproven))
 	}

@@ -128,8 +128,8 @@ func (d *processDevice) listen() error {
 	return d.engine.IpcSet(encodeConfig(wgtypes.Config{ListenPort: &d.port}))
 }
 
-// retryWhileInUse repeats an attempt to listen on a port while that is in use, for a second at most. A program that this process
-// is just starting has copies of sockets that were closed until it runs.
+// retryWhileInUse repeats an attempt to listen on a port while that is in use, for a second at most. A program that
+// this process is just starting has copies of sockets that were closed until it runs.
 func retryWhileInUse(listen func() error) error {
 	const tries, pause = 100, 10 * time.Millisecond
 	for try := 1; ; try++ {

@@ -53,22 +53,23 @@ func Kernel(links []string) []Capture {
 
 // program captures the output of a program.
 func program(file, name string, args ...string) Capture {
-	return Within(kernelTimeout, Capture{file, strings.Join(append([]string{name}, args...), " "), func(ctx context.Context, w io.Writer) error {
-		path, err := exec.LookPath(name)
-		if err != nil {
-			return fmt.Errorf("%s is not installed here", name)
-		}
-		var said limitedBuffer
-		cmd := exec.CommandContext(ctx, path, args...)
-		cmd.Stdout, cmd.Stderr = w, &said
-		cmd.WaitDelay = time.Second
-		cmd.Env = append(os.Environ(), "LC_ALL=C", "LANG=C")
-		if err := cmd.Run(); err != nil {
-			text := strings.TrimSpace(string(said.data()))
-			return fmt.Errorf("%w: %s", err, text[:min(len(text), 500)])
-		}
-		return nil
-	}})
+	return Within(kernelTimeout, Capture{file, strings.Join(append([]string{name}, args...), " "),
+		func(ctx context.Context, w io.Writer) error {
+			path, err := exec.LookPath(name)
+			if err != nil {
+				return fmt.Errorf("%s is not installed here", name)
+			}
+			var said limitedBuffer
+			cmd := exec.CommandContext(ctx, path, args...)
+			cmd.Stdout, cmd.Stderr = w, &said
+			cmd.WaitDelay = time.Second
+			cmd.Env = append(os.Environ(), "LC_ALL=C", "LANG=C")
+			if err := cmd.Run(); err != nil {
+				text := strings.TrimSpace(string(said.data()))
+				return fmt.Errorf("%w: %s", err, text[:min(len(text), 500)])
+			}
+			return nil
+		}})
 }
 
 // files captures small files, each under its name, one after the other. Missing files are skipped.
@@ -104,7 +105,8 @@ func sysctls() []string {
 		net + "bridge/bridge-nf-call-*",
 		net + "netfilter/nf_conntrack_count", net + "netfilter/nf_conntrack_max", net + "netfilter/nf_conntrack_checksum",
 		net + "core/rmem_max", net + "core/wmem_max", net + "core/netdev_max_backlog"}
-	for _, name := range []string{"forwarding", "rp_filter", "accept_local", "src_valid_mark", "proxy_arp", "arp_ignore", "arp_announce", "route_localnet"} {
+	for _, name := range []string{"forwarding", "rp_filter", "accept_local", "src_valid_mark", "proxy_arp", "arp_ignore",
+		"arp_announce", "route_localnet"} {
 		out = append(out, net+"ipv4/conf/*/"+name)
 	}
 	for _, name := range []string{"forwarding", "disable_ipv6", "accept_ra", "proxy_ndp"} {

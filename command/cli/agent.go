@@ -120,8 +120,8 @@ func (f *AgentFlags) Open() (*api.Client, error) {
 	return client, nil
 }
 
-// OpenOther builds a client of the agent on another host, with the same certificates and without the token: only the agent
-// on this host is trusted with it. most bounds its answers, in bytes.
+// OpenOther builds a client of the agent on another host, with the same certificates and without the token: only the
+// agent on this host is trusted with it. most bounds its answers, in bytes.
 func (f *AgentFlags) OpenOther(address string, most int64) (*api.Client, error) {
 	conf, err := f.tls()
 	if err != nil {
@@ -137,8 +137,8 @@ func (f *AgentFlags) OpenOther(address string, most int64) (*api.Client, error) 
 	return client, nil
 }
 
-// checkListener returns an error if the token would be sent to a user of this host who may not run an agent. Any user can
-// listen at the address while no agent runs.
+// checkListener returns an error if the token would be sent to a user of this host who may not run an agent. Any user
+// can listen at the address while no agent runs.
 func (f *AgentFlags) checkListener() error {
 	address := strings.TrimPrefix(f.Address(), "http://")
 	_, portText, err := net.SplitHostPort(address)
@@ -152,8 +152,9 @@ func (f *AgentFlags) checkListener() error {
 	users := trustedUsers()
 	for _, user := range trusted.Listeners(uint16(port)) {
 		if !slices.Contains(users, user) {
-			return fmt.Errorf("the token is not sent to %s: user %d listens there, and an agent runs as root or as the owner of %s; "+
-				"stop that program, or give the agent's address with -address", address, user, filepath.Dir(config.DefaultSubnetFile("x")))
+			return fmt.Errorf("the token is not sent to %s: user %d listens there, and an agent runs as root or as the owner "+
+				"of %s; stop that program, or give the agent's address with -address", address, user,
+				filepath.Dir(config.DefaultSubnetFile("x")))
 		}
 	}
 	return nil
@@ -166,14 +167,15 @@ func (f *AgentFlags) Address() string {
 	if address == "" {
 		return f.localAddress()
 	}
-	if _, _, err := net.SplitHostPort(address); err == nil && !strings.Contains(address, "://") && f.certificates() != (certificates{}) {
+	if _, _, err := net.SplitHostPort(address); err == nil && !strings.Contains(address, "://") &&
+		f.certificates() != (certificates{}) {
 		return "https://" + address
 	}
 	return address
 }
 
-// localAddress returns the address of the agent on this host: its socket, which works without the host's firewall and table
-// of connections. If no trusted agent listens there, or certificates are given, it is the default address.
+// localAddress returns the address of the agent on this host: its socket, which works without the host's firewall and
+// table of connections. If no trusted agent listens there, or certificates are given, it is the default address.
 func (f *AgentFlags) localAddress() string {
 	switch {
 	case f.local != "":
@@ -354,8 +356,9 @@ func (f *AgentFlags) Explain(err error) error {
 	var connecting *net.OpError
 	switch {
 	case errors.As(err, &connecting) && connecting.Op == "dial" && connecting.Timeout():
-		return fmt.Errorf("connecting to the agent at %s took longer than %s: %w (packets to it are lost: look for a firewall "+
-			"and, if it is on this host, for \"nf_conntrack: table full\" in dmesg)", f.Address(), api.ConnectTimeout, err)
+		return fmt.Errorf("connecting to the agent at %s took longer than %s: %w (packets to it are lost: look for a "+
+			"firewall and, if it is on this host, for \"nf_conntrack: table full\" in dmesg)", f.Address(), api.ConnectTimeout,
+			err)
 	case errors.As(err, &unknown):
 		return fmt.Errorf("%w (-ca-cert and LENO_CA_CERT name the authority that signed the certificate of the agent at %s)",
 			err, f.Address())

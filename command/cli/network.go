@@ -91,7 +91,8 @@ func parseSubnet(text string) (netip.Prefix, bool) {
 	for part := range strings.SplitSeq(text[strings.LastIndexByte(text, '/')+1:], "&") {
 		i := max(strings.LastIndexByte(part, '-'), 0)
 		// 0.0.0.0-0 stands for no IPv4.
-		if subnet, err := netip.ParsePrefix(part[:i] + "/" + strings.TrimPrefix(part[i:], "-")); err == nil && subnet.Bits() > 0 {
+		if subnet, err := netip.ParsePrefix(part[:i] + "/" + strings.TrimPrefix(part[i:], "-")); err == nil &&
+			subnet.Bits() > 0 {
 			return subnet, true
 		}
 	}

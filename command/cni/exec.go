@@ -92,7 +92,8 @@ func pluginErrorf(d delegation, path string, err error) error {
 	switch text := err.Error(); {
 	case strings.Contains(text, "failed to find plugin"):
 		return errorf(codeNoPlugin,
-			"plugin %s is not in CNI_PATH (%s): install the reference plugins there, https://github.com/containernetworking/plugins",
+			"plugin %s is not in CNI_PATH (%s): install the reference plugins there, "+
+				"https://github.com/containernetworking/plugins",
 			wordAfter(text, "failed to find plugin "), path)
 	case strings.Contains(text, "no IP addresses available in range set"):
 		return exhaustedError(d, ": "+text)

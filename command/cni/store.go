@@ -126,7 +126,8 @@ func (s records) removeTemporary() error {
 	files, err := entries(s.path(s.name, ""))
 	errs := []error{err}
 	for _, file := range files {
-		if info, err := file.Info(); err == nil && strings.HasPrefix(file.Name(), tempPrefix) && time.Since(info.ModTime()) > maxTempAge {
+		if info, err := file.Info(); err == nil && strings.HasPrefix(file.Name(), tempPrefix) &&
+			time.Since(info.ModTime()) > maxTempAge {
 			errs = append(errs, os.Remove(s.path(s.name, file.Name())))
 		}
 	}

@@ -1,8 +1,8 @@
 // Package dockeropts computes the options with which a Docker Engine puts its
 // containers into a leno network, from the engine's version and the content of the
 // subnet file. It also finds the installed version (installed.go), finds what is in
-// the way in daemon.json and changes it (config.go, file.go). It does not know where the subnet file is or how the result
-// is printed.
+// the way in daemon.json and changes it (config.go, file.go). It does not know where the subnet file is or how the
+// result is printed.
 //
 // The options of each version are from the engine's source at its tags
 // (github.com/moby/moby: cmd/dockerd/config_unix.go, from 29 on
@@ -119,8 +119,9 @@ func (d *Daemon) ownIPv4(bridge string, n Network, advice string) {
 // also change the source of packets within the overlay.
 func (d *Daemon) masquerade(n Network) {
 	if !n.IPMasq {
-		d.note("ip_masq is off for network %s, so Docker masquerades: containers on other hosts see this host's address instead of "+
-			"the container's. Set ip_masq = true in leno's configuration, or --ip-masq=false where something else masquerades", n.Name)
+		d.note("ip_masq is off for network %s, so Docker masquerades: containers on other hosts see this host's address "+
+			"instead of the container's. Set ip_masq = true in leno's configuration, or --ip-masq=false where something else "+
+			"masquerades", n.Name)
 	}
 }
 
@@ -130,21 +131,22 @@ func (d *Daemon) directRouting(e Engine, add func(name, variable string, value a
 	v := e.Version
 	switch {
 	case !v.isKnown():
-		d.note("Docker's version is not known, so these are options that every version has. From 28.2 on --allow-direct-routing is " +
+		d.note("Docker's version is not known, so these are options that every version has. From 28.2 on " +
+			"--allow-direct-routing is " +
 			"needed too, or other hosts cannot reach containers: say the version with -docker-version")
 	case v.atLeast(28, 2, 0):
 		add("allow-direct-routing", "DIRECT_ROUTING", true)
 	case v.atLeast(28, 0, 2):
 		d.Environment = append(d.Environment, "DOCKER_INSECURE_NO_IPTABLES_RAW=1")
-		d.note("Docker %s drops packets of other hosts for published ports unless DOCKER_INSECURE_NO_IPTABLES_RAW=1 is in the "+
-			"environment of dockerd. 28.2 and later have --allow-direct-routing instead", v)
+		d.note("Docker %s drops packets of other hosts for published ports unless DOCKER_INSECURE_NO_IPTABLES_RAW=1 is in "+
+			"the environment of dockerd. 28.2 and later have --allow-direct-routing instead", v)
 	case v.atLeast(28, 0, 0):
-		d.note("Docker %s drops packets of other hosts for published ports, and docker0 has no option against that: upgrade to 28.2 "+
-			"or later, or use a network of its own (-create)", v)
+		d.note("Docker %s drops packets of other hosts for published ports, and docker0 has no option against that: upgrade "+
+			"to 28.2 or later, or use a network of its own (-create)", v)
 	}
 	if e.NFTables {
-		d.note("with --firewall-backend=nftables other hosts reach only published ports of containers on docker0; -create makes a " +
-			"network in which they reach all")
+		d.note("with --firewall-backend=nftables other hosts reach only published ports of containers on docker0; -create " +
+			"makes a network in which they reach all")
 	}
 }
 
@@ -177,8 +179,8 @@ func Create(e Engine, n Network) (args, notes []string) {
 	v, trusted := e.Version, n.trustedInterfaces()
 	switch {
 	case !v.isKnown():
-		d.note("Docker's version is not known. From 28.2 on add --opt=com.docker.network.bridge.trusted_host_interfaces=%s, or other "+
-			"hosts cannot reach containers: say the version with -docker-version", trusted)
+		d.note("Docker's version is not known. From 28.2 on add --opt=com.docker.network.bridge.trusted_host_interfaces=%s, "+
+			"or other hosts cannot reach containers: say the version with -docker-version", trusted)
 	case v.atLeast(28, 2, 0) && trusted != "" && !e.NFTables:
 		opt("com.docker.network.bridge.trusted_host_interfaces", trusted)
 	case v.atLeast(28, 0, 0):

@@ -50,12 +50,13 @@ type NotAsked struct {
 type Options struct {
 	Network string // only this one; "" for all of this host
 	Passive bool   // send no packets, not even from this host
-	Address string // of the agents on other hosts, such as "http://{ip}:5366"; "" for none unless this host's agent is like it
+	// of the agents on other hosts, such as "http://{ip}:5366"; "" for none unless this host's agent is like it
+	Address string
 
 	Now func() time.Time
 
-	// Open returns a client of the agent on another host. It must not have a token, because that host says which address it
-	// has, and it must limit answers to MaxAnswer.
+	// Open returns a client of the agent on another host. It must not have a token, because that host says which address
+	// it has, and it must limit answers to MaxAnswer.
 	Open func(address string) (*api.Client, error)
 }
 
@@ -161,8 +162,8 @@ func (e *examination) ask(ctx context.Context, c *api.Client, network string, li
 	return out, err
 }
 
-// askHost asks the agent of another host for its paths, and makes it examine its host without sending packets: it tests its
-// paths all the time.
+// askHost asks the agent of another host for its paths, and makes it examine its host without sending packets: it tests
+// its paths all the time.
 func (e *examination) askHost(ctx context.Context, network string, h *fleet.Host) {
 	if e.Address == "" {
 		return

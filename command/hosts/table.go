@@ -1,5 +1,5 @@
-// Package hosts prints the hosts of a network, and examines them all: it asks each agent that it reaches, and judges the
-// others by what they tell the agent of this host.
+// Package hosts prints the hosts of a network, and examines them all: it asks each agent that it reaches, and judges
+// the others by what they tell the agent of this host.
 package hosts
 
 import (
@@ -75,8 +75,9 @@ func lastSeen(h api.Host, now time.Time) string {
 	return cli.Age(max(now.Sub(h.Seen), 0)) + " ago"
 }
 
-// Write prints the hosts of a network with the reasons of those that have a problem. A value that all hosts have in common is
-// in the first line instead of a column, unless verbose is set, which also shows the path to each host and all reasons.
+// Write prints the hosts of a network with the reasons of those that have a problem. A value that all hosts have in
+// common is in the first line instead of a column, unless verbose is set, which also shows the path to each host and
+// all reasons.
 func Write(w io.Writer, network string, hosts []api.Host, verbose bool, now time.Time) {
 	if len(hosts) == 0 {
 		cli.Printf(w, "Network %s has no hosts.", network)

@@ -27,8 +27,8 @@ func RunAddress(ctx context.Context, s *cli.Session, text string) error {
 	return (&tracer{Session: s}).run(ctx, request, writeTraceVerdict)
 }
 
-// requestForAddress returns the request for packets from this host to an address, or to this host if the address is one of
-// its containers'.
+// requestForAddress returns the request for packets from this host to an address, or to this host if the address is one
+// of its containers'.
 func requestForAddress(networks []api.Network, to netip.Addr) api.TraceRequest {
 	out := api.TraceRequest{Destination: to}
 	for _, n := range networks {

@@ -165,8 +165,8 @@ func joinStages(source, destination []api.TraceHop) []api.TraceHop {
 	return slices.Insert(slices.Clone(source), at, destination...)
 }
 
-// traceHere follows the packets through this host: in this process if it may look into containers, otherwise the agent does
-// it as far as it may.
+// traceHere follows the packets through this host: in this process if it may look into containers, otherwise the agent
+// does it as far as it may.
 func (t *tracer) traceHere(ctx context.Context, c *api.Client, r api.TraceRequest) (api.Trace, error) {
 	if t.Agent.IsLocal() && t.isPrivileged(ctx, c) {
 		return traceInProcess(ctx, c, r)
@@ -238,8 +238,8 @@ func writeTrace(w io.Writer, t api.Trace) {
 
 // writeTraceVerdict prints the verdict, and the stages that are not ok in detail.
 func writeTraceVerdict(w io.Writer, t api.Trace) {
-	verdict := cmp.Or(map[string]string{api.ArrivedYes: "packets arrive", api.ArrivedNo: "packets are not answered"}[t.Arrived],
-		"nothing is known to lose packets")
+	verdict := cmp.Or(map[string]string{api.ArrivedYes: "packets arrive",
+		api.ArrivedNo: "packets are not answered"}[t.Arrived], "nothing is known to lose packets")
 	if hop, isLost := t.Lost(); isLost {
 		verdict = fmt.Sprintf("lost on %s at the stage %q", hop.Node, hop.Stage)
 	}
@@ -247,8 +247,8 @@ func writeTraceVerdict(w io.Writer, t api.Trace) {
 	if t.Port > 0 {
 		what += fmt.Sprintf("/%d", t.Port)
 	}
-	cli.Printf(w, "%s", cli.EscapeLine(fmt.Sprintf("%s (%s) to %s (%s), %s, network %s: %s", t.Source.Address, t.Source.Node,
-		t.Destination.Address, t.Destination.Node, what, t.Network, verdict)))
+	cli.Printf(w, "%s", cli.EscapeLine(fmt.Sprintf("%s (%s) to %s (%s), %s, network %s: %s", t.Source.Address,
+		t.Source.Node, t.Destination.Address, t.Destination.Node, what, t.Network, verdict)))
 	for _, h := range t.Stages {
 		if h.Status != api.HopOK {
 			cli.WriteFinding(w, hopFinding(t, h))

@@ -1,5 +1,5 @@
-// Package trusted decides which files and programs of this host a command that runs as root may believe. Any user can listen
-// at the agent's address while no agent runs, and name a file of his own.
+// Package trusted decides which files and programs of this host a command that runs as root may believe. Any user can
+// listen at the agent's address while no agent runs, and name a file of his own.
 package trusted
 
 import (
@@ -18,7 +18,8 @@ import (
 // maxBytes is how much of a file is read.
 const maxBytes = 1 << 16
 
-// Users returns the users who may run an agent: root, the caller's user, and the owner of the directory of subnet files.
+// Users returns the users who may run an agent: root, the caller's user, and the owner of the directory of subnet
+// files.
 func Users(directory string) []int {
 	out := []int{0, os.Geteuid()}
 	if info, err := os.Stat(directory); err == nil {

@@ -9,8 +9,9 @@ import (
 	"strings"
 )
 
-// Listeners returns the users whose sockets may get what is sent to a TCP port of a loopback address of this host: those
-// that listen on it at a loopback or unspecified address. It returns nil if there are none or the kernel does not tell.
+// Listeners returns the users whose sockets may get what is sent to a TCP port of a loopback address of this host:
+// those that listen on it at a loopback or unspecified address. It returns nil if there are none or the kernel does not
+// tell.
 func Listeners(port uint16) (users []int) {
 	for _, table := range []string{"tcp", "tcp6"} {
 		text, err := os.ReadFile("/proc/thread-self/net/" + table) // proc_pid_net(5)
@@ -44,8 +45,8 @@ func listeners(table string, port uint16) (users []int) {
 	return users
 }
 
-// tableAddr parses an address as the tables have it: words of four bytes, each in the order of this host, which is little
-// endian wherever leno is built for.
+// tableAddr parses an address as the tables have it: words of four bytes, each in the order of this host, which is
+// little endian wherever leno is built for.
 func tableAddr(text string) (netip.Addr, bool) {
 	raw, err := hex.DecodeString(text)
 	if err != nil || len(raw)%4 != 0 {

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// CheckSocket returns an error unless an agent of this network namespace listens at a socket that only trusted users can
-// have created, and this process may connect to it.
+// CheckSocket returns an error unless an agent of this network namespace listens at a socket that only trusted users
+// can have created, and this process may connect to it.
 func CheckSocket(path string, users ...int) error {
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -40,8 +40,8 @@ func CheckSocket(path string, users ...int) error {
 	return conn.Close()
 }
 
-// isListed reports whether the kernel's table of the sockets of a network namespace contains a listener with a path: the
-// kernel connects to the socket at a path from every namespace.
+// isListed reports whether the kernel's table of the sockets of a network namespace contains a listener with a path:
+// the kernel connects to the socket at a path from every namespace.
 func isListed(table, path string) bool {
 	const acceptsConnections = "00010000" // __SO_ACCEPTCON of unix(7)
 	for line := range strings.Lines(table) {

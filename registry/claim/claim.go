@@ -184,8 +184,8 @@ func Surplus(leases []registry.Lease, taken registry.Lease) (out []registry.Leas
 	return out
 }
 
-// Record returns the lease that a claim gets on a slot, and the value of its record. Other hosts check the record with the
-// same rules: failing here is better than being skipped.
+// Record returns the lease that a claim gets on a slot, and the value of its record. Other hosts check the record with
+// the same rules: failing here is better than being skipped.
 func Record(n registry.Network, c registry.Claim, slot uint64) (registry.Lease, []byte, error) {
 	l := Lease(n, c, slot)
 	value, err := registry.FormatLease(l)

@@ -64,8 +64,8 @@ func (w *LostLeases) note(network string, made uint64, claim registry.Claim, now
 //
 // A store that was set back also has no sessions of hosts, so a claimer that saw the loss waits for a TTL: that is how
 // long other hosts may take to notice, and to restore the leases of hosts that are away. The wait ends earlier only if
-// claim.Known leases are there again. The claimer has seen the loss when claim.Lost is set, or when the tree was created
-// again between two attempts of its claim: see note.
+// claim.Known leases are there again. The claimer has seen the loss when claim.Lost is set, or when the tree was
+// created again between two attempts of its claim: see note.
 //
 // A claim that does not take a new subnet is not checked: see registry.Choice.TakesNew.
 func (w *LostLeases) check(

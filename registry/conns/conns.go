@@ -33,8 +33,8 @@ func (s *Set) Wrap(dial Dial) Dial {
 	}
 }
 
-// Add adds a connection to the set, which forgets it some time after it was closed. Connections that are not TCP are not
-// added.
+// Add adds a connection to the set, which forgets it some time after it was closed. Connections that are not TCP are
+// not added.
 func (s *Set) Add(conn net.Conn) {
 	if _, ok := conn.LocalAddr().(*net.TCPAddr); !ok {
 		return
@@ -51,8 +51,8 @@ func (s *Set) Reconnect(log hclog.Logger) {
 	}
 }
 
-// CloseStale closes the connections from addresses that this host no longer has, and returns how many they were. Nothing
-// would ever arrive over them, which their users would notice only after a time limit.
+// CloseStale closes the connections from addresses that this host no longer has, and returns how many they were.
+// Nothing would ever arrive over them, which their users would notice only after a time limit.
 func (s *Set) CloseStale() (int, error) {
 	own, err := HostAddrs()
 	if err != nil {

@@ -63,7 +63,8 @@ var _ claims.Steps = (*acquisition)(nil)
 
 func (a *acquisition) run(ctx context.Context) (registry.Lease, error) {
 	if a.claim.TTL < minTTL || a.claim.TTL > maxTTL {
-		return registry.Lease{}, fmt.Errorf("%w: ttl %s is not within %s..%s", registry.ErrInvalid, a.claim.TTL, minTTL, maxTTL)
+		return registry.Lease{}, fmt.Errorf("%w: ttl %s is not within %s..%s", registry.ErrInvalid, a.claim.TTL, minTTL,
+			maxTTL)
 	}
 	first, _ := a.network.Plan.Range()
 	if _, _, err := a.record(first); err != nil {
@@ -107,8 +108,8 @@ func (a *acquisition) Keep(ctx context.Context) (lease registry.Lease, ok bool, 
 	return stored(own, r, held.String()), true, nil
 }
 
-// Known implements claim.Steps with the tree that the client follows. That is not enough if a new host with flannel would be
-// unable to reach this host.
+// Known implements claim.Steps with the tree that the client follows. That is not enough if a new host with flannel
+// would be unable to reach this host.
 func (a *acquisition) Known(ctx context.Context) (claims.View, bool, error) {
 	first, _ := a.network.Plan.Range()
 	example, _, err := a.record(first)
@@ -152,8 +153,8 @@ func (a *acquisition) Mark(ctx context.Context) (err error) {
 	return err
 }
 
-// Holders implements claim.Steps. This host has the session of its claim. A session without a key was lost by the store,
-// unless it is as new as the marker: then its key was never written.
+// Holders implements claim.Steps. This host has the session of its claim. A session without a key was lost by the
+// store, unless it is as new as the marker: then its key was never written.
 func (a *acquisition) Holders(ctx context.Context) ([]registry.Holder, error) {
 	ids, err := a.conn.sessions.ids(ctx, a.network.Name)
 	if err != nil {
@@ -176,8 +177,8 @@ func (a *acquisition) Holders(ctx context.Context) ([]registry.Holder, error) {
 var errOtherPlan = fmt.Errorf("%w: the network has another plan now", registry.ErrConflict)
 
 // checkPlan returns an ErrConflict if there is another plan now, and a *DeletedError if the network was deleted. If the
-// definition cannot be read, the one before stays in force. So it does if flannel's operator wrote the other plan, until
-// that is confirmed: onlyOwn is true then, and the host may have the subnet that it uses and no other.
+// definition cannot be read, the one before stays in force. So it does if flannel's operator wrote the other plan,
+// until that is confirmed: onlyOwn is true then, and the host may have the subnet that it uses and no other.
 func (a *acquisition) checkPlan(t *tree) (onlyOwn bool, err error) {
 	n, err := parseNetwork(a.network.Name, t.Get(a.conn.keys.definition(a.network.Name)))
 	deleted := &registry.DeletedError{}
@@ -255,7 +256,7 @@ func (a *acquisition) Take(ctx context.Context, choice registry.Choice) (registr
 		conditions = append(conditions, isFree(a.network, key))
 	case before.key != key:
 		conditions = append(conditions, unchanged(key, 0))
-		// First, because flanneld removes the routes to both subnets of a deleted record, also if a later one has one of them.
+		// First, because flanneld removes the routes to both subnets of a deleted record, also if a later one has one.
 		ops = slices.Insert(ops, 0, clientv3.OpDelete(before.key))
 		if len(wanted.Subnets) > 1 { // giveWay would leave the host without the record that this deletes
 			conditions = append(conditions, notWrittenSince(keys.leases(a.network.Name), a.tree.Revision))
@@ -284,9 +285,9 @@ func (a *acquisition) Take(ctx context.Context, choice registry.Choice) (registr
 	return a.resolve(ctx, wanted, key, value, err)
 }
 
-// giveWay removes the record that was just written at a revision, and returns errRefused, if another host has one of its
-// subnets under another key: a host that runs flannel chooses the subnets of the families independently, and may have
-// written its record since the view. That host does not look again, so this one does.
+// giveWay removes the record that was just written at a revision, and returns errRefused, if another host has one of
+// its subnets under another key: a host that runs flannel chooses the subnets of the families independently, and may
+// have written its record since the view. That host does not look again, so this one does.
 func (a *acquisition) giveWay(ctx context.Context, wanted registry.Lease, revision uint64) error {
 	if len(wanted.Subnets) == 1 {
 		return nil
@@ -416,8 +417,8 @@ func (a *acquisition) adopt(ctx context.Context, s session) (fits bool, err erro
 	return true, nil
 }
 
-// ensureSession provides a session for a new record: the one of an earlier process if it is alive, or a new one. made is
-// the revision at which the network's marker was created.
+// ensureSession provides a session for a new record: the one of an earlier process if it is alive, or a new one. made
+// is the revision at which the network's marker was created.
 func (a *acquisition) ensureSession(ctx context.Context, made uint64) error {
 	if a.session != (session{}) {
 		return nil

@@ -80,8 +80,8 @@ func (l layout) definedIn(key string) (name string, ok bool) {
 	return strings.TrimSuffix(name, "/"+flannel.ConfigKey), true
 }
 
-// A session consists of two etcd leases: the first ends when the host has been silent for a TTL, and the second, to which
-// the host's lease is attached, when the lease has been kept for its host for long enough.
+// A session consists of two etcd leases: the first ends when the host has been silent for a TTL, and the second, to
+// which the host's lease is attached, when the lease has been kept for its host for long enough.
 type session struct {
 	alive, kept clientv3.LeaseID
 }

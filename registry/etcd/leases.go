@@ -209,8 +209,8 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 	return registry.Lease{}, index, registry.Wrap(err, "lease %s of network %s", subnet, n.Name)
 }
 
-// isCurrent reports whether what the client knows of the lease on a subnet is what the store has now. It reads only what
-// concerns this lease.
+// isCurrent reports whether what the client knows of the lease on a subnet is what the store has now. It reads only
+// what concerns this lease.
 func (c *connection) isCurrent(ctx context.Context, n registry.Network, first netip.Prefix) bool {
 	t := c.known(ctx)
 	if t == nil {

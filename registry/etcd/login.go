@@ -133,8 +133,8 @@ func (l *login) replace(ctx context.Context, conn *grpc.ClientConn, used string)
 	return l.use(ctx, conn, func(token string) bool { return token != used })
 }
 
-// use returns the token if isUsable returns true for it, and logs in otherwise. Callers share an attempt to log in: else
-// each of them would wait for a server that does not answer.
+// use returns the token if isUsable returns true for it, and logs in otherwise. Callers share an attempt to log in:
+// else each of them would wait for a server that does not answer.
 func (l *login) use(ctx context.Context, conn *grpc.ClientConn, isUsable func(token string) bool) (string, error) {
 	as := l.wanted()
 	if as == (user{}) {

@@ -32,13 +32,13 @@ func (c *connection) List(ctx context.Context) (*tree, error) {
 	return t, registry.Wrap(err, "read %s", c.keys.root())
 }
 
-// ownWriteTime is how long to wait for the client's own transaction to be seen as a change. On a busy host that costs less
-// than reading everything.
+// ownWriteTime is how long to wait for the client's own transaction to be seen as a change. On a busy host that costs
+// less than reading everything.
 const ownWriteTime = 2 * time.Second
 
-// known returns what the client knows anyway, nil if that cannot be what a claim chooses from: the client neither follows
-// the changes nor is reading everything, or the copy lacks what the client itself has written, for which known waits a
-// moment.
+// known returns what the client knows anyway, nil if that cannot be what a claim chooses from: the client neither
+// follows the changes nor is reading everything, or the copy lacks what the client itself has written, for which known
+// waits a moment.
 func (c *connection) known(ctx context.Context) *tree {
 	if c.mirror.Followed() == nil && c.mirror.Lock(ctx) == nil {
 		c.mirror.Unlock() // after a reading that was in progress, changes are followed
@@ -77,8 +77,8 @@ func hasJustLost(t *tree) bool {
 	return false
 }
 
-// refreshSurely reads everything, and waits until it is known of each record that has just vanished that it was deleted. If
-// that does not become known in time, the record may have been lost.
+// refreshSurely reads everything, and waits until it is known of each record that has just vanished that it was
+// deleted. If that does not become known in time, the record may have been lost.
 func (c *connection) refreshSurely(ctx context.Context) (*tree, error) {
 	t, err := c.mirror.Refresh(ctx)
 	if err != nil || !hasJustLost(t) {

@@ -189,8 +189,8 @@ func isReservation(p *belief.Record, t *tree, n registry.Network) bool {
 	return p.Lease.Foreign && p.Lease.Backend.Type != n.Backend.Type && t.Get(p.Key).lease == 0
 }
 
-// flannelReservations returns the reservations of n in flannel, and their records. They are only shown: a claim treats them
-// as records of flannel hosts.
+// flannelReservations returns the reservations of n in flannel, and their records. They are only shown: a claim treats
+// them as records of flannel hosts.
 func (c *connection) flannelReservations(t *tree, n registry.Network) (out []registry.Reservation, records []*record) {
 	if len(n.Plan) == 0 {
 		return nil, nil

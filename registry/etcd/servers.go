@@ -207,7 +207,8 @@ func (s *servers) getIf(ctx context.Context, condition clientv3.Cmp, key string)
 
 // transact carries out the operations if all conditions hold, and returns the revision. The error is errRefused when
 // they do not.
-func (s *servers) transact(ctx context.Context, conditions []clientv3.Cmp, ops ...clientv3.Op) (revision uint64, err error) {
+func (s *servers) transact(ctx context.Context, conditions []clientv3.Cmp,
+	ops ...clientv3.Op) (revision uint64, err error) {
 	err = s.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
 		resp, err := api.Txn(ctx).If(conditions...).Then(ops...).Commit()
 		switch {

@@ -48,7 +48,8 @@ func nodeOfSession(r *record) string {
 	return v.Node
 }
 
-// sessions makes, renews and ends the sessions that hold the leases of this client's claims, and lists those of all hosts.
+// sessions makes, renews and ends the sessions that hold the leases of this client's claims, and lists those of all
+// hosts.
 type sessions struct {
 	conn *connection
 
@@ -226,8 +227,8 @@ func (o *sessions) endUnwanted(ctx context.Context, t *tree) error {
 // the session.
 const keyPause = 250 * time.Millisecond
 
-// Holders implements registry.Networks. The node of a session whose key is lost is not known, and shown as the id of its
-// etcd lease. Etcd 3.4 and 3.6 list the etcd leases for every user.
+// Holders implements registry.Networks. The node of a session whose key is lost is not known, and shown as the id of
+// its etcd lease. Etcd 3.4 and 3.6 list the etcd leases for every user.
 func (c *Client) Holders(ctx context.Context, network string) ([]registry.Holder, error) {
 	holders, err := c.own.sessions.holders(ctx, network)
 	isKeyless := func(h registry.Holder) bool { return h.CreateIndex == keyless }
@@ -284,7 +285,8 @@ func (o *sessions) holdersOf(sessions []*record, ids []clientv3.LeaseID) (out []
 			continue
 		}
 		named[r.lease] = true
-		out = append(out, registry.Holder{Node: nodeOfSession(r), Session: session{r.lease, kept}.String(), CreateIndex: r.created})
+		out = append(out, registry.Holder{Node: nodeOfSession(r), Session: session{r.lease, kept}.String(),
+			CreateIndex: r.created})
 	}
 	for _, id := range ids {
 		if !named[id] {

@@ -16,8 +16,8 @@ import (
 	"github.com/lenonet/leno/registry/conns"
 )
 
-// TLS are the files for connections to https endpoints. Every new connection reads them again, so a certificate that was
-// renewed is used without a restart.
+// TLS are the files for connections to https endpoints. Every new connection reads them again, so a certificate that
+// was renewed is used without a restart.
 type TLS struct {
 	CAFile     string // of the authorities that may have issued the servers' certificates; "" for the system's
 	CertFile   string // the client's certificate, "" for none
@@ -50,8 +50,8 @@ func (t TLS) load() (*tls.Config, error) {
 	return c, nil
 }
 
-// connectionCredentials note each connection, and read the files of TLS for it. A dial function could note connections as
-// well, but gRPC connects through the proxy of the environment only without one.
+// connectionCredentials note each connection, and read the files of TLS for it. A dial function could note connections
+// as well, but gRPC connects through the proxy of the environment only without one.
 type connectionCredentials struct {
 	credentials.TransportCredentials // for connections without TLS, and what gRPC asks of those with TLS
 

@@ -31,9 +31,9 @@ func (v *views) leases(network string) *leaseView {
 
 func (v *views) forget(network string) { v.networks.Delete(network) }
 
-// watch blocks until the index of records differs from after, and returns that and the tree. Of records, nil ones do not
-// count. If fresh is true, everything is read first. Versions of records can be compared only while the store is not set
-// back.
+// watch blocks until the index of records differs from after, and returns that and the tree. Of records, nil ones do
+// not count. If fresh is true, everything is read first. Versions of records can be compared only while the store is
+// not set back.
 func (c *connection) watch(ctx context.Context, list string, after uint64, fresh bool, records func(*tree) []*record) (
 	found *tree, index uint64, err error) {
 	err = c.mirror.Await(ctx, fresh, func(t *tree) (bool, time.Time) {
@@ -83,7 +83,8 @@ func (r reader) source(t *tree, lease *record) held {
 
 // Parse implements replica.LeaseReader.
 func (r reader) Parse(h held) *belief.Record {
-	l, foreign, err := flannel.ParseLease(r.network, strings.TrimPrefix(h.lease.key, r.keys.leases(r.network.Name)), h.lease.value)
+	l, foreign, err := flannel.ParseLease(r.network, strings.TrimPrefix(h.lease.key, r.keys.leases(r.network.Name)),
+		h.lease.value)
 	if err != nil {
 		l = registry.Lease{NodeID: flannel.NodeIDOf(h.lease.value)}
 	}
@@ -108,8 +109,8 @@ func (r reader) Complete(t *tree, l *belief.List, b *belief.Belief) error {
 	return nil
 }
 
-// isDefinedByFlannel reports whether the network has the configuration that flannel's operator wrote. Such a network has
-// no marker before the first host with leno claims a subnet in it.
+// isDefinedByFlannel reports whether the network has the configuration that flannel's operator wrote. Such a network
+// has no marker before the first host with leno claims a subnet in it.
 func (r reader) isDefinedByFlannel(t *tree) bool {
 	definition := t.Get(r.keys.definition(r.network.Name))
 	return definition != nil && !flannel.HasRecord(definition.value)

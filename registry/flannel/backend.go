@@ -178,7 +178,8 @@ func (t Translation) backend() (registry.Backend, error) {
 	known, _ := settings(t.Type)
 	for _, s := range known {
 		if n, isNumber := options[s.option].(int64); isNumber && (n < 1 || n > s.most) {
-			return registry.Backend{}, fmt.Errorf("%s %d is not within %d..%d", "Backend."+s.name, n+s.overhead, 1+s.overhead, s.most+s.overhead)
+			return registry.Backend{}, fmt.Errorf("%s %d is not within %d..%d", "Backend."+s.name, n+s.overhead, 1+s.overhead,
+				s.most+s.overhead)
 		}
 	}
 	encoded, err := json.Marshal(options)
@@ -265,7 +266,8 @@ func (t Translation) effective(option string) string {
 	return fmt.Sprint(t.Defaults[option])
 }
 
-// IsLink reports whether a device has a name that flannel gives: flannel.1 and flannel-v6.1 with vxlan, flannel0 with udp.
+// IsLink reports whether a device has a name that flannel gives: flannel.1 and flannel-v6.1 with vxlan, flannel0 with
+// udp.
 func IsLink(name string) bool {
 	return strings.HasPrefix(name, "flannel.") || strings.HasPrefix(name, "flannel-v6.") || name == "flannel0"
 }

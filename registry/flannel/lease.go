@@ -29,12 +29,12 @@ func wireVNI(vni int64) int64 { return int64(uint16(vni)) }
 //	 "BackendData":{"VNI":1,"VtepMAC":"0a:58:c0:00:02:22"},"leno":{"version":1,...}}
 //
 // The member "leno" is what registry.FormatLease returns. The data of vxlan is there for each family of which the
-// network has a pool and the host an address: BackendData for IPv4 with the lease's vtep_mac, BackendV6Data for IPv6 with
-// its vtep_mac_v6, or else the same. The lease of a host that runs flannel (Foreign) has no member "leno".
+// network has a pool and the host an address: BackendData for IPv4 with the lease's vtep_mac, BackendV6Data for IPv6
+// with its vtep_mac_v6, or else the same. The lease of a host that runs flannel (Foreign) has no member "leno".
 //
-// FormatLease refuses what ParseLease would refuse under SubnetKey(l.Subnets), a lease that would stop flanneld, and one
-// of a flannel host with another backend than the network's, of whose data ParseLease keeps not everything. Errors wrap
-// registry.ErrInvalid.
+// FormatLease refuses what ParseLease would refuse under SubnetKey(l.Subnets), a lease that would stop flanneld, and
+// one of a flannel host with another backend than the network's, of whose data ParseLease keeps not everything. Errors
+// wrap registry.ErrInvalid.
 func FormatLease(n registry.Network, l registry.Lease) ([]byte, error) {
 	// Flannel's host-gw reads PublicIPv6 of every lease with an IPv6 subnet, and panics where it is null.
 	if s := unreachable(l); s.IsValid() && l.Backend.Type == hostGW {
@@ -183,10 +183,10 @@ func canonicalMAC(text string) string {
 // Without it, foreign and the lease's Foreign are true: flannel wrote the lease. Its Slot is that of the first subnet,
 // and the IPv6 subnet may be of another slot. Node and NodeID are "flannel-192.0.2.9", after the host's first public
 // address. MTU is the overlay's over an underlay of 1500 bytes, because flannel does not publish it. Backend has the
-// attributes that leno's backend of that type publishes: for vxlan vni, port and vtep_mac, and vtep_mac_v6 if the host has another MAC address
-// for IPv6. With own_family: true, vxlan's tell that the host has a device for each family, and receives IPv4 packets
-// over IPv4 and IPv6 packets over IPv6; a leno host receives both over the family of its first public address. With
-// ipv4_only: true, udp's tell that the host has an IPv6 subnet and carries no packets of it.
+// attributes that leno's backend of that type publishes: for vxlan vni, port and vtep_mac, and vtep_mac_v6 if the host
+// has another MAC address for IPv6. With own_family: true, vxlan's tell that the host has a device for each family, and
+// receives IPv4 packets over IPv4 and IPv6 packets over IPv6; a leno host receives both over the family of its first
+// public address. With ipv4_only: true, udp's tell that the host has an IPv6 subnet and carries no packets of it.
 func ParseLease(n registry.Network, name string, value []byte) (l registry.Lease, foreign bool, err error) {
 	subnets, err := parseLeaseName(n, name)
 	if err != nil {
@@ -370,7 +370,8 @@ func foreignBackend(n registry.Network, a Attributes, subnets []netip.Prefix) (r
 			options["epoch"] = n.Epoch.Number
 		}
 	}
-	if hasIPv6 := slices.ContainsFunc(subnets, func(p netip.Prefix) bool { return p.Addr().Is6() }); kind == udp && hasIPv6 {
+	if hasIPv6 := slices.ContainsFunc(subnets, func(p netip.Prefix) bool { return p.Addr().Is6() }); kind == udp &&
+		hasIPv6 {
 		options["ipv4_only"] = true
 	}
 	if kind == vxlan {

@@ -12,8 +12,8 @@ var subnetKey = regexp.MustCompile(`^([0-9.]+)-([0-9]{1,2})(?:&([0-9a-f:.]+)-([0
 // noIPv4 stands for the IPv4 subnet in the key of a host that has only an IPv6 subnet.
 const noIPv4 = "0.0.0.0-0"
 
-// SubnetKey returns the last element of a lease's key: 10.5.52.0-24, for both families 10.5.52.0-24&fd00:5:0:34::-64, for
-// IPv6 alone 0.0.0.0-0&fd00:5:0:34::-64. subnets has at most one subnet of each family, in any order.
+// SubnetKey returns the last element of a lease's key: 10.5.52.0-24, for both families 10.5.52.0-24&fd00:5:0:34::-64,
+// for IPv6 alone 0.0.0.0-0&fd00:5:0:34::-64. subnets has at most one subnet of each family, in any order.
 func SubnetKey(subnets []netip.Prefix) string {
 	v4, v6 := noIPv4, ""
 	for _, p := range subnets {

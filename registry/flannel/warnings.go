@@ -8,8 +8,8 @@ import (
 )
 
 // Warnings returns a text for each member and option in a value of ConfigKey that ParseNetwork leaves out because leno
-// does not have it, and for a type of the backend that is missing, sorted. It returns none for a value that ParseNetwork
-// refuses.
+// does not have it, and for a type of the backend that is missing, sorted. It returns none for a value that
+// ParseNetwork refuses.
 func Warnings(value []byte) (out []string) {
 	var all map[string]json.RawMessage
 	c, err := ParseConfig(value)
@@ -46,8 +46,8 @@ func omissionOf(member string) string {
 	switch {
 	case same("EnableNFTables"):
 		return "each host chooses between iptables and nftables, see the block firewall of its configuration"
-	case slices.ContainsFunc([]string{"EnableIPv4", "EnableIPv6", "Network", "IPv6Network", "SubnetLen", "SubnetMin", "SubnetMax",
-		"IPv6SubnetLen", "IPv6SubnetMin", "IPv6SubnetMax", "Backend", lenoMember}, same):
+	case slices.ContainsFunc([]string{"EnableIPv4", "EnableIPv6", "Network", "IPv6Network", "SubnetLen", "SubnetMin",
+		"SubnetMax", "IPv6SubnetLen", "IPv6SubnetMin", "IPv6SubnetMax", "Backend", lenoMember}, same):
 		return ""
 	}
 	return "leno's networks have no such member"

@@ -130,7 +130,8 @@ func (c *accessCache) read() (*access, error) {
 
 // newTransport returns a transport, and the same with the credentials. Rest's own transport would notice only after
 // 45 s that the API server does not answer any more.
-func newTransport(conf *rest.Config, open *conns.Set) (transport *http.Transport, wrapped http.RoundTripper, err error) {
+func newTransport(conf *rest.Config,
+	open *conns.Set) (transport *http.Transport, wrapped http.RoundTripper, err error) {
 	secured, err := rest.TLSConfigFor(conf)
 	if err != nil {
 		return nil, nil, err

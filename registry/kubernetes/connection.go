@@ -82,7 +82,8 @@ func (c *connection) open(ctx context.Context, r request) (io.ReadCloser, error)
 		return resp.Body, nil
 	}
 	defer resp.Body.Close()
-	limit := time.AfterFunc(requestTimeout, func() { _ = resp.Body.Close() }) // the caller may wait for as long as a watch lasts
+	// the caller may wait for as long as a watch lasts
+	limit := time.AfterFunc(requestTimeout, func() { _ = resp.Body.Close() })
 	defer limit.Stop()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<16))
 	if err != nil {
@@ -140,7 +141,8 @@ func statusError(code int, body []byte) error {
 	return fmt.Errorf("%w: %s", kind, message)
 }
 
-// classify returns the error of a request that got no whole answer: why its context has ended, or an error of the store.
+// classify returns the error of a request that got no whole answer: why its context has ended, or an error of the
+// store.
 func classify(ctx context.Context, err error) error {
 	if ended := context.Cause(ctx); ended != nil {
 		return ended

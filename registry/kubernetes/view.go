@@ -42,7 +42,9 @@ func (r reader) Parse(n *node) *belief.Record {
 
 // Complete implements replica.LeaseReader. It makes those records unusable whose subnets an older Node has, too.
 func (r reader) Complete(_ *tree, l *belief.List, _ *belief.Belief) error {
-	usable := slices.DeleteFunc(slices.Collect(maps.Values(l.Records)), func(r *belief.Record) bool { return r.Err != nil })
+	usable := slices.DeleteFunc(slices.Collect(maps.Values(l.Records)), func(r *belief.Record) bool {
+		return r.Err != nil
+	})
 	slices.SortFunc(usable, func(a, b *belief.Record) int {
 		return cmp.Or(cmp.Compare(a.Lease.CreateIndex, b.Lease.CreateIndex), cmp.Compare(a.Key, b.Key))
 	})

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Answers notes how calls that watch the same thing ended, or that only read it. The zero value is ready to use. Answers
-// is safe for concurrent use.
+// Answers notes how calls that watch the same thing ended, or that only read it. The zero value is ready to use.
+// Answers is safe for concurrent use.
 type Answers struct {
 	mu      sync.Mutex
 	owed    bool      // a call failed, and no call that watches has been answered since
@@ -15,8 +15,8 @@ type Answers struct {
 	certain time.Time // if failed, when the thing was last known with certainty; otherwise zero before the first answer
 }
 
-// Ended notes how a call with an index ended, unless its caller ended it. confirmed is when the store last confirmed what
-// it said.
+// Ended notes how a call with an index ended, unless its caller ended it. confirmed is when the store last confirmed
+// what it said.
 func (a *Answers) Ended(after uint64, err error, confirmed time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -51,8 +51,8 @@ func (a *Answers) LastCertain(confirmed time.Time) time.Time {
 
 var seed = maphash.MakeSeed()
 
-// Versions gives indexes to what calls watch. An index is never reused for other content, whatever a restore does to the
-// revision of the store. The zero value is ready to use. Versions is safe for concurrent use.
+// Versions gives indexes to what calls watch. An index is never reused for other content, whatever a restore does to
+// the revision of the store. The zero value is ready to use. Versions is safe for concurrent use.
 type Versions struct {
 	mu     sync.Mutex
 	byName map[string]version

@@ -35,8 +35,8 @@ type Leases[R Record[R], S comparable] struct {
 	notBefore time.Time         // when callers that wait for changes compare another one
 }
 
-// Between two comparisons of all leases for callers that wait for changes there is a pause, so that many changes at once
-// cost few of them, and at most a tenth of the time. The first change after a quiet time does not wait.
+// Between two comparisons of all leases for callers that wait for changes there is a pause, so that many changes at
+// once cost few of them, and at most a tenth of the time. The first change after a quiet time does not wait.
 const (
 	ComparePause = 100 * time.Millisecond // at least
 	perComparing = 9                      // times the duration of the comparison

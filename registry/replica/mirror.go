@@ -51,9 +51,9 @@ func NewMirror[R Record[R]](source Source[R], idle, undetected time.Duration, lo
 	return m
 }
 
-// Refresh reads everything and returns it. All callers share a reading that has not begun when they call. It goes on when
-// they give up, and the changes are followed after it: their next call then finds what it has read. With Options.Idle 0, a
-// reading belongs to its caller.
+// Refresh reads everything and returns it. All callers share a reading that has not begun when they call. It goes on
+// when they give up, and the changes are followed after it: their next call then finds what it has read. With
+// Options.Idle 0, a reading belongs to its caller.
 func (m *Mirror[R]) Refresh(ctx context.Context) (*Tree[R], error) {
 	if m.Idle == 0 {
 		return m.read(ctx)
@@ -157,8 +157,8 @@ func (m *Mirror[R]) position(ctx context.Context) (t *Tree[R], after uint64, err
 	return t, m.watched, nil
 }
 
-// apply applies changes to the copy. It returns ErrOutdated if the copy is not the continuation of one that was set back
-// so often.
+// apply applies changes to the copy. It returns ErrOutdated if the copy is not the continuation of one that was set
+// back so often.
 func (m *Mirror[R]) apply(ctx context.Context, setBack, cluster uint64, changes []Change[R]) error {
 	if err := m.Lock(ctx); err != nil {
 		return err

@@ -17,9 +17,9 @@ var ErrClosed = errors.New("the client is closed")
 // errIdle ends the following of changes for which no call waits.
 var errIdle = fmt.Errorf("%w: nothing was waited for", registry.ErrUnavailable)
 
-// Replica is the copy. While calls wait for changes, one goroutine follows them; it ends when the store fails, which all
-// waiting calls are told, or when no call has waited for Options.Idle. The next call that waits starts it again, and
-// reads everything again then. Replica is safe for concurrent use.
+// Replica is the copy. While calls wait for changes, one goroutine follows them; it ends when the store fails, which
+// all waiting calls are told, or when no call has waited for Options.Idle. The next call that waits starts it again,
+// and reads everything again then. Replica is safe for concurrent use.
 type Replica[T any] struct {
 	Options
 

@@ -20,10 +20,10 @@ type Record[R any] interface {
 
 // Tree is all records of a store as of one revision of one cluster. It is immutable: a change makes another tree.
 //
-// Every list of the store is complete and current. What remains uncertain is whether the store itself still knows what it
-// was told. A tree counts as set back when it has another cluster id than the tree before, a lower revision, an older
-// version of a record, or the same version with other content: a snapshot was restored. A restored store may also have
-// continued beyond the revision that is known here, so a record counts as deleted only if its deletion was seen.
+// Every list of the store is complete and current. What remains uncertain is whether the store itself still knows what
+// it was told. A tree counts as set back when it has another cluster id than the tree before, a lower revision, an
+// older version of a record, or the same version with other content: a snapshot was restored. A restored store may also
+// have continued beyond the revision that is known here, so a record counts as deleted only if its deletion was seen.
 type Tree[R Record[R]] struct {
 	Cluster  uint64 // 0 in a store that does not tell
 	Revision uint64
@@ -46,8 +46,8 @@ type Change[R any] struct {
 	Record   R // nil if it was deleted
 }
 
-// NewTree returns a tree of records in any order. Of records with the same key, which is that of two very long ones, the
-// later one counts.
+// NewTree returns a tree of records in any order. Of records with the same key, which is that of two very long ones,
+// the later one counts.
 func NewTree[R Record[R]](cluster, revision uint64, records []R) *Tree[R] {
 	slices.SortFunc(records, func(a, b R) int {
 		return cmp.Or(strings.Compare(a.Key(), b.Key()), cmp.Compare(b.Modified(), a.Modified()))
@@ -113,8 +113,8 @@ func (t *Tree[R]) continueFrom(before *Tree[R], now time.Time) {
 	}
 }
 
-// Apply returns the tree after changes, or t itself if they are in it already. An earlier deletion explains why a record
-// has vanished.
+// Apply returns the tree after changes, or t itself if they are in it already. An earlier deletion explains why a
+// record has vanished.
 func (t *Tree[R]) Apply(changes ...Change[R]) *Tree[R] {
 	next := t
 	var none R

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// Blockade is a rule of this host that drops the datagrams of a path between hosts, or the answers to its echo requests.
+// Blockade is a rule of this host that drops the datagrams of a path between hosts, or the answers to its echo
+// requests.
 type Blockade struct {
 	Path    UnderlayPath
 	Inbound bool   // drops received datagrams; else sent ones

@@ -206,8 +206,8 @@ func (p OverlayPath) newObstacle(f finding) Obstacle {
 	return o
 }
 
-// removalCommand returns the command that removes a rule of iptables; "" for other rules, which are identified by numbers
-// that change.
+// removalCommand returns the command that removes a rule of iptables; "" for other rules, which are identified by
+// numbers that change.
 func (f finding) removalCommand() string {
 	program, table, ok := strings.Cut(f.base.table(), " table ")
 	if !ok || !strings.HasPrefix(program, "ip") || f.rule == policyDrop {

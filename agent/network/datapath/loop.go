@@ -49,8 +49,8 @@ func (t *target) lapsed(node string) bool {
 }
 
 // Run makes the host agree with the last view until ctx ends: at once, whenever the view, the kernel or the underlay
-// changes, and on a slow tick. A view of another definition changes the backends. Run follows the underlay of n before a
-// view is known, too. There must be a backend, and p is where AwaitUnderlay has found this host.
+// changes, and on a slow tick. A view of another definition changes the backends. Run follows the underlay of n before
+// a view is known, too. There must be a backend, and p is where AwaitUnderlay has found this host.
 func (r *Reconciler) Run(ctx context.Context, n registry.Network, views *watch.Value[*peers.View], p Place) error {
 	return r.loop(ctx, views, &target{network: n, place: &p, confirmed: true}, nil)
 }

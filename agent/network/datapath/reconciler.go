@@ -116,7 +116,8 @@ func New(o Options, before *Instance) *Reconciler {
 }
 
 // Configure returns backends with their effective options, and the configuration for them.
-func (r *Reconciler) Configure(c registry.Carriage, pools []netip.Prefix) (switchover.Definition, backend.Config, error) {
+func (r *Reconciler) Configure(c registry.Carriage,
+	pools []netip.Prefix) (switchover.Definition, backend.Config, error) {
 	d, err := carriage.Of(c).Normalize(r.o.Host.Backends)
 	return d, r.config(pools), err
 }

@@ -42,9 +42,9 @@ func (k *Keeper) Claim(n registry.Network, a Attributes) registry.Claim {
 }
 
 // addPrevious adds to a claim what this host held before, from the state file: the session, the subnet, whether it was
-// held recently, and the version of its record unless the network was created again since then. If the state file has no
-// subnet, the subnet comes from the subnet file, or else from the time before this host left the network. A subnet that
-// was superseded counts as one that this host never had.
+// held recently, and the version of its record unless the network was created again since then. If the state file has
+// no subnet, the subnet comes from the subnet file, or else from the time before this host left the network. A subnet
+// that was superseded counts as one that this host never had.
 func (k *Keeper) addPrevious(n registry.Network, c *registry.Claim) {
 	before, err := k.o.State.Load()
 	switch unread := (*fs.PathError)(nil); {
@@ -102,12 +102,12 @@ type storeLoss struct {
 }
 
 // NoteLoss records that the store has lost the network's definition or its last change, and probably leases with it.
-// Claims then give other hosts time to claim their subnets again. leases is how many there were before, 0 if that is not
-// known.
+// Claims then give other hosts time to claim their subnets again. leases is how many there were before, 0 if that is
+// not known.
 func (k *Keeper) NoteLoss(leases int) { k.loss.Set(storeLoss{time.Now(), leases}) }
 
-// lastLoss returns when the store was last found to have lost the network, or the zero time for never, and how many leases
-// there were before.
+// lastLoss returns when the store was last found to have lost the network, or the zero time for never, and how many
+// leases there were before.
 func (k *Keeper) lastLoss() (time.Time, int) {
 	last, _, _ := k.loss.Get()
 	return last.at, last.leases

@@ -60,9 +60,9 @@ type Options struct {
 // A Keeper keeps one lease of this host in one network. It is safe for concurrent use, with one exception: Acquire and
 // Keep must not run at the same time.
 //
-// A caller runs RenewSession for as long as it uses the Keeper. In each round, which lasts UntilReleased, it calls Acquire
-// with claims from Claim, passes the granted one to SetClaim and then runs Keep. It calls SetClaim again when the host's
-// attributes change. After a release it removes the datapath and calls Reset and ConfirmRelease.
+// A caller runs RenewSession for as long as it uses the Keeper. In each round, which lasts UntilReleased, it calls
+// Acquire with claims from Claim, passes the granted one to SetClaim and then runs Keep. It calls SetClaim again when
+// the host's attributes change. After a release it removes the datapath and calls Reset and ConfirmRelease.
 type Keeper struct {
 	o          Options
 	report     *report.Reporter

@@ -113,9 +113,9 @@ func (k *Keeper) UntilReleased(ctx context.Context) (_ context.Context, cancel f
 	}
 }
 
-// Outcome returns what has ended the lease: ErrReleased after a release by request, or the *SupersededError or *LostError
-// since the last call; nil if nothing has. A caller that ended Keep for another reason may not have seen that error. During
-// a request Outcome blocks until the store has answered.
+// Outcome returns what has ended the lease: ErrReleased after a release by request, or the *SupersededError or
+// *LostError since the last call; nil if nothing has. A caller that ended Keep for another reason may not have seen
+// that error. During a request Outcome blocks until the store has answered.
 func (k *Keeper) Outcome() error {
 	k.releases.turn <- struct{}{}
 	defer func() { <-k.releases.turn }()

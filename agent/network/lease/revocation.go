@@ -15,8 +15,8 @@ import (
 // A revoked lease is not taken back: its host must take another subnet. The host remembers the revocation until it
 // holds a lease again, across failed attempts and across a restart.
 
-// A revocation holds what is known of the subnet that this host had: that it was revoked, or that its record is gone. The
-// goroutine that runs Acquire or Keep owns it.
+// A revocation holds what is known of the subnet that this host had: that it was revoked, or that its record is gone.
+// The goroutine that runs Acquire or Keep owns it.
 type revocation struct {
 	report   *report.Reporter
 	registry registry.Leases

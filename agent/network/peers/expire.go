@@ -27,8 +27,8 @@ const (
 )
 
 // maintainRecords does, until ctx ends, what any host can do: it restores lost records, removes those that have been
-// lapsed for longer than hold, counted from when this agent first saw them lapsed, and reads the reservations. Every host
-// tries to remove a record. The first one succeeds, and the others fail because of the record's index.
+// lapsed for longer than hold, counted from when this agent first saw them lapsed, and reads the reservations. Every
+// host tries to remove a record. The first one succeeds, and the others fail because of the record's index.
 func (f *Follower) maintainRecords(ctx context.Context, definition *watch.Value[registry.Network]) error {
 	every := min(expireEvery, f.o.Settings.TTL/4) // two passes restore a lease, and newcomers wait for a TTL
 	var lost map[netip.Prefix]bool

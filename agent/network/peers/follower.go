@@ -76,9 +76,9 @@ func New(o Options) *Follower {
 }
 
 // Run follows the leases of a network until ctx ends, and publishes a View for each change of them, of the network's
-// definition and of own, this host's lease. If own is set to the same lease again, Run publishes the same View again. The
-// definition must be known, and keep its plan. What an earlier process knew counts until the store has settled, also in
-// later Runs.
+// definition and of own, this host's lease. If own is set to the same lease again, Run publishes the same View again.
+// The definition must be known, and keep its plan. What an earlier process knew counts until the store has settled,
+// also in later Runs.
 func (f *Follower) Run(
 	ctx context.Context, definition *watch.Value[registry.Network], own *watch.Value[registry.Lease],
 ) error {

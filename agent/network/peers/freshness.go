@@ -32,8 +32,8 @@ func (f *Follower) Followed() time.Time {
 }
 
 // checkSnapshot sets the check of the snapshot: whether the leases can be read and, as the store confirms the leases of
-// a quiet network now and then, whether they were confirmed. Only the publisher calls it. before is its last result, and
-// it returns true if the check warns.
+// a quiet network now and then, whether they were confirmed. Only the publisher calls it. before is its last result,
+// and it returns true if the check warns.
 func (f *Follower) checkSnapshot(before bool) (warns bool) {
 	err, isFailing, _ := f.failure.Get()
 	last, log := f.Followed(), f.o.Report.Log()

@@ -132,7 +132,8 @@ func (p *publisher) update(n registry.Network, own registry.Lease, snap Snapshot
 	if p.reread.Read.After(snap.Read) {
 		snap = p.reread
 	}
-	if v := p.view; v != nil && p.snapshot.isSame(snap) && reflect.DeepEqual(v.Own, own) && reflect.DeepEqual(v.Network, n) {
+	if v := p.view; v != nil && p.snapshot.isSame(snap) && reflect.DeepEqual(v.Own, own) &&
+		reflect.DeepEqual(v.Network, n) {
 		return false
 	}
 	p.snapshot = snap

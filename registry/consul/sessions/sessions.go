@@ -120,7 +120,8 @@ func (s Store) explain(ctx context.Context, claim registry.Claim, err error) err
 			"own datacenter; set consul.address to an agent of %[2]s, or remove consul.datacenter",
 			registry.ErrNotSupported, wanted, self.Datacenter)
 	}
-	return fmt.Errorf("%w: the catalog lacks the node of this Consul agent, which registers it soon: %w", registry.ErrUncertain, err)
+	return fmt.Errorf("%w: the catalog lacks the node of this Consul agent, which registers it soon: %w",
+		registry.ErrUncertain, err)
 }
 
 // Renew extends the session by another TTL. The entry is nil when the session has ended. Consul reports that with 404,
