@@ -62,8 +62,8 @@ func SecondLinkName(network string) string {
 // and then the one that the new backend uses. Pure. The result must never change.
 func OtherLinkName(network string) string { return suffixedLinkName(network, otherLinkSuffix) }
 
-// BridgeName returns the name of the bridge that leno-cni makes for a network unless its configuration names one. It has at
-// most 15 bytes.
+// BridgeName returns the name of the bridge that leno-cni makes for a network unless its configuration names one. It
+// has at most 15 bytes.
 func BridgeName(network string) string {
 	return "cni-" + strings.TrimPrefix(LinkName(network), LinkPrefix)
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/bundle"
 	"github.com/lenonet/leno/command/cli"
+	"github.com/lenonet/leno/internal/plural"
 )
 
 // debugIndex is the content of a bundle's index.json.
@@ -224,7 +225,7 @@ func (d *debugCommand) report(path string, index debugIndex) {
 			cli.WriteNote(d.meta.Stderr, "  ", f.File+": "+f.Error)
 		}
 	}
-	text := fmt.Sprintf("Captured %s", cli.Plural(len(index.Files)-failed, "file"))
+	text := fmt.Sprintf("Captured %s", plural.Count(len(index.Files)-failed, "file"))
 	if failed > 0 {
 		text += fmt.Sprintf("; %d missing or incomplete, see %s", failed, bundle.IndexFile)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/cli"
+	"github.com/lenonet/leno/internal/plural"
 )
 
 // backendType returns the "type" of a backend object.
@@ -160,7 +161,7 @@ func writeSkipped(w io.Writer, skipped []api.Skipped) {
 	if len(skipped) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "\nSkipped %s:\n", cli.Plural(len(skipped), "unusable record"))
+	fmt.Fprintf(w, "\nSkipped %s:\n", plural.Count(len(skipped), "unusable record"))
 	for _, s := range skipped[:min(len(skipped), maxSkipped)] {
 		cli.WriteNote(w, "  ", s.Key+": "+s.Reason)
 	}

@@ -222,8 +222,8 @@ func (h *dockerHost) knownNetworks(ctx context.Context) (out []subnetSource, err
 	return out, err
 }
 
-// arrivals returns the devices on which packets of other hosts arrive or will arrive. Which of its devices a network has
-// changes with its backend and its keys, and the Docker network that trusts them stays.
+// arrivals returns the devices on which packets of other hosts arrive or will arrive. Which of its devices a network
+// has changes with its backend and its keys, and the Docker network that trusts them stays.
 func arrivals(n api.Network) []string {
 	out := backend.LinkNames(n.Name)
 	for _, link := range kernel.Arrivals(n.Name, n.Local.Underlay.Interface, n.Backend, n.SwitchTo) {

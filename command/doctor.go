@@ -20,6 +20,7 @@ import (
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/cli"
 	"github.com/lenonet/leno/command/packettrace"
+	"github.com/lenonet/leno/internal/plural"
 )
 
 // usualConfigDir is the configuration directory of the packages and the systemd unit.
@@ -182,7 +183,7 @@ func verdictLine(out api.Diagnosis, counts map[string]int) string {
 		case of.status == api.FindingUnknown && n > 1:
 			parts = append(parts, fmt.Sprintf("%d checks without a result", n))
 		default:
-			parts = append(parts, cli.Plural(n, of.what))
+			parts = append(parts, plural.Count(n, of.what))
 		}
 	}
 	return fmt.Sprintf("%s: %s (%s)", cmp.Or(out.Node, "this host"), cmp.Or(strings.Join(parts, ", "), "healthy"),

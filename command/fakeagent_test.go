@@ -270,7 +270,7 @@ func (f *fakeAgent) routes() http.Handler {
 		"DELETE /v1/network/{network}": func(r *http.Request) (any, *api.Error) {
 			n, err := f.network(r)
 			if err == nil && n.Name == "default" && r.URL.Query().Get("force") != "true" {
-				err = &api.Error{Code: 409, Message: "network default is in use by 1 hosts (host-a): force=true takes it from them"}
+				err = &api.Error{Code: 409, Message: "network default is in use by 1 host (host-a): force=true takes it from them"}
 			}
 			return struct{}{}, err
 		},

@@ -10,6 +10,7 @@ import (
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/cli"
 	"github.com/lenonet/leno/command/hosts"
+	"github.com/lenonet/leno/internal/plural"
 )
 
 func hostsSpec(m cli.Meta) cli.Spec {
@@ -88,7 +89,7 @@ func writeFleet(w io.Writer, out hosts.Diagnosis) {
 	for _, f := range out.Findings {
 		counts[f.Status]++
 	}
-	verdict := api.Diagnosis{Node: fmt.Sprintf("%s, %d of them asked", cli.Plural(out.Hosts, "host"), out.Asked),
+	verdict := api.Diagnosis{Node: fmt.Sprintf("%s, %d of them asked", plural.Count(out.Hosts, "host"), out.Asked),
 		Took: out.Took}
 	cli.WriteNote(w, "", verdictLine(verdict, counts))
 	for _, f := range out.Findings {

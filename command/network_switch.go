@@ -9,6 +9,7 @@ import (
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/cli"
+	"github.com/lenonet/leno/internal/plural"
 )
 
 // switchFlags are the flags of `leno network switch`, each with the action that it stands for.
@@ -99,8 +100,7 @@ func awaitSwitch(ctx context.Context, s *cli.Session, c *api.Client, network str
 			cli.Printf(s.Meta.Stdout, "%s", describeSwitch(network, now))
 		}
 		if shown = now; now.To != "" {
-			return fmt.Errorf("network %s: %d of %d hosts send to all others over %s", network, now.Moved, len(now.Hosts),
-				now.To)
+			return fmt.Errorf("network %s: %s", network, describeMoved(now))
 		}
 		return nil
 	})
@@ -114,6 +114,13 @@ func writeSwitch(w io.Writer, network string, s api.NetworkSwitch) {
 	}
 }
 
+// describeMoved says how many hosts have been switched, without a full stop.
+func describeMoved(s api.NetworkSwitch) string {
+	n := len(s.Hosts)
+	return fmt.Sprintf("%d of %s %s to all others over %s", s.Moved, plural.Count(n, "host"),
+		plural.Form(n, "sends", "send"), s.To)
+}
+
 // describeSwitch returns a sentence about how far a network has been switched.
 func describeSwitch(network string, s api.NetworkSwitch) string {
 	if s.To == "" {
@@ -124,6 +131,5 @@ func describeSwitch(network string, s api.NetworkSwitch) string {
 		api.SwitchStopped: "stopped on the way",
 		api.SwitchBack:    "is being switched back",
 	}[s.Direction]
-	return fmt.Sprintf("Network %s %s from %s to %s: %d of %d hosts send to all others over %[4]s.",
-		network, verb, s.From, s.To, s.Moved, len(s.Hosts))
+	return fmt.Sprintf("Network %s %s from %s to %s: %s.", network, verb, s.From, s.To, describeMoved(s))
 }

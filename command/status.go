@@ -16,6 +16,7 @@ import (
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/cli"
+	"github.com/lenonet/leno/internal/plural"
 )
 
 // statusOutput is the output of `leno status -format=json`.
@@ -228,14 +229,14 @@ func overall(h api.Health) string {
 
 // verdict returns the first line: the health of this host.
 func verdict(out statusOutput, faults []fault) string {
-	of := cli.Plural(len(out.Health.Networks), "network")
+	of := plural.Count(len(out.Health.Networks), "network")
 	switch {
 	case out.Health.Status == api.Critical:
-		return "This host is NOT healthy: " + cli.Plural(countStatus(faults, api.Critical), "critical check") + "."
+		return "This host is NOT healthy: " + plural.Count(countStatus(faults, api.Critical), "critical check") + "."
 	case out.Health.Status == api.Warning && !out.Health.Ready:
-		return "This host is not ready yet: " + cli.Plural(len(faults), "warning") + "."
+		return "This host is not ready yet: " + plural.Count(len(faults), "warning") + "."
 	case out.Health.Status == api.Warning:
-		return cli.Plural(len(faults), "warning") + "."
+		return plural.Count(len(faults), "warning") + "."
 	case !out.Health.Ready:
 		return "This host is not ready yet: " + of + "."
 	case len(out.Health.Networks) == 0:
@@ -322,7 +323,7 @@ func writeStatusNetworks(w io.Writer, out statusOutput) {
 		if rest[0].Status != api.Passing {
 			all = "not all passing"
 		}
-		fmt.Fprintf(w, "And %s, %s: leno network list\n", cli.Plural(len(rest), "more network"), all)
+		fmt.Fprintf(w, "And %s, %s: leno network list\n", plural.Count(len(rest), "more network"), all)
 	}
 }
 

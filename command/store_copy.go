@@ -17,6 +17,7 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/command/cli"
+	"github.com/lenonet/leno/internal/plural"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/transfer"
 )
@@ -144,12 +145,12 @@ func (c *storeCopy) run(ctx context.Context) error {
 	case errors.As(err, &foreign):
 		report.DryRun = true
 		err = fmt.Errorf("%s of hosts that run flannel cannot be copied, nothing was changed: %s "+
-			"(-%s copies the rest)", cli.Plural(len(foreign.Subnets), "lease"), strings.Join(foreign.Subnets, ", "),
+			"(-%s copies the rest)", plural.Count(len(foreign.Subnets), "lease"), strings.Join(foreign.Subnets, ", "),
 			withoutFlannelHosts)
 	case err == nil && report.Failures() > 0:
-		err = fmt.Errorf("%s could not be copied", cli.Plural(report.Failures(), "record"))
+		err = fmt.Errorf("%s could not be copied", plural.Count(report.Failures(), "record"))
 		if c.dryRun {
-			err = fmt.Errorf("%s cannot be copied", cli.Plural(report.Failures(), "record"))
+			err = fmt.Errorf("%s cannot be copied", plural.Count(report.Failures(), "record"))
 		}
 	case err != nil && len(report.Networks) == 0:
 		return err

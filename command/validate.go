@@ -17,6 +17,7 @@ import (
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/files"
 	"github.com/lenonet/leno/command/cli"
+	"github.com/lenonet/leno/internal/plural"
 )
 
 func validateSpec(m cli.Meta) cli.Spec {
@@ -79,8 +80,8 @@ func checkFiles(ctx context.Context, w io.Writer, c config.Config) map[string]er
 }
 
 func writeValid(w io.Writer, cfg config.Config) {
-	fmt.Fprintf(w, "The configuration is valid: %s, %s.\n", cli.Plural(len(cfg.Files), "file"),
-		cli.Plural(len(cfg.Networks), "network"))
+	fmt.Fprintf(w, "The configuration is valid: %s, %s.\n", plural.Count(len(cfg.Files), "file"),
+		plural.Count(len(cfg.Networks), "network"))
 	for _, n := range cfg.Networks {
 		fmt.Fprintln(w)
 		list := []cli.Pair{{"Network", n.Name}}

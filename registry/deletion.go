@@ -21,8 +21,8 @@ type Deletion struct {
 }
 
 // The record of a deletion stays in the store while there are leases of the network, while it is one of the last
-// DeletionsKept, and for DeletionKept, if the clock of the host that wrote it is right. A host that was away for longer does
-// not know what became of the network.
+// DeletionsKept, and for DeletionKept, if the clock of the host that wrote it is right. A host that was away for longer
+// does not know what became of the network.
 const (
 	DeletionKept  = 30 * 24 * time.Hour
 	DeletionsKept = 100

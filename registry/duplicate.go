@@ -62,9 +62,9 @@ func IsLater(l, own Lease) bool {
 	return l.CreateIndex > own.CreateIndex || l.ModifyIndex > own.ModifyIndex
 }
 
-// ownRecord returns the record that shows what the claim's host has said of itself until now, nil for none: one that the
-// claim's session holds or, if the host has been running since it wrote it, the lapsed one on its subnet. A host that has
-// just started may be one that another of the same name or address has replaced.
+// ownRecord returns the record that shows what the claim's host has said of itself until now, nil for none: one that
+// the claim's session holds or, if the host has been running since it wrote it, the lapsed one on its subnet. A host
+// that has just started may be one that another of the same name or address has replaced.
 func ownRecord(leases []Lease, c Claim) (own *Lease) {
 	for _, l := range leases {
 		isUsed := l.Subnet() == c.Prefer
@@ -77,9 +77,9 @@ func ownRecord(leases []Lease, c Claim) (own *Lease) {
 	return own
 }
 
-// Contradicts returns Duplicate's error for a lease and a claim of the host whose record is own, nil for none. It returns
-// nil if own already has all that the claim has in common with the lease: otherwise any host could stop another one with a
-// record that names it.
+// Contradicts returns Duplicate's error for a lease and a claim of the host whose record is own, nil for none. It
+// returns nil if own already has all that the claim has in common with the lease: otherwise any host could stop another
+// one with a record that names it.
 func Contradicts(l Lease, c Claim, own *Lease) error {
 	err := Duplicate(l, c)
 	if err == nil || own == nil || l.NodeID == c.NodeID {

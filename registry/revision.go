@@ -47,9 +47,9 @@ func (n Network) Replacing(old Network) Network {
 	return n
 }
 
-// Restoring returns n as it is written again to a store that has lost it, or its last change: the same revision, with the
-// present time. Its indexes are 0. leases is how many there were, 0 if that is not known: there may have been as many as
-// fit.
+// Restoring returns n as it is written again to a store that has lost it, or its last change: the same revision, with
+// the present time. Its indexes are 0. leases is how many there were, 0 if that is not known: there may have been as
+// many as fit.
 func (n Network) Restoring(leases int) Network {
 	if leases == 0 {
 		leases = int(min(n.Plan.Capacity(), math.MaxInt32))

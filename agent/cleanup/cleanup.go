@@ -204,8 +204,8 @@ func (c *cleaner) removeAll(ctx context.Context) {
 	}
 }
 
-// whyKept returns why a leftover must not be removed: a lease stays as long as a device or a route of its network is left,
-// also one of which the network is not known.
+// whyKept returns why a leftover must not be removed: a lease stays as long as a device or a route of its network is
+// left, also one of which the network is not known.
 func whyKept(l Leftover, left []Leftover) error {
 	if l.Kind != Lease {
 		return nil

@@ -10,6 +10,7 @@ import (
 	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend/kernel"
+	"github.com/lenonet/leno/internal/plural"
 )
 
 // JudgePaths returns what is wrong with the paths to the probed peers: faults and warnings, as in Judge.
@@ -396,8 +397,8 @@ func (w *pathVerdict) addSummary() {
 		if w.n.Probed < others {
 			asked = fmt.Sprintf(" asked, of %d,", others)
 		}
-		w.add(newOK(CheckPeers, w.n.Name, tried, "%d of %d hosts%s answer%s", len(w.reachedPeers), w.n.Probed, asked,
-			latencyRange(w.reachedPeers)))
+		w.add(newOK(CheckPeers, w.n.Name, tried, "%d of %s%s %s%s", len(w.reachedPeers),
+			plural.Count(w.n.Probed, "host"), asked, plural.Form(w.n.Probed, "answers", "answer"), latencyRange(w.reachedPeers)))
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/internal/plural"
 )
 
 // echoReply is the answer to a packet that reached its address.
@@ -159,7 +160,7 @@ func (w *pathVerdict) judgeLosses() {
 		return
 	}
 	if more := len(texts) - maxNamed; more > 0 {
-		texts = append(texts[:maxNamed], fmt.Sprintf("and packets to %d more hosts", more))
+		texts = append(texts[:maxNamed], "and packets to "+plural.Count(more, "more host"))
 	}
 	e, link := extent{peers, len(w.reachedPeers) - len(peers)}, w.n.Underlay.Interface
 	w.add(newWarning(CheckPeers, w.n.Name, e.node(), "send packets to the other hosts",

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/internal/plural"
 )
 
 const (
@@ -174,16 +175,16 @@ func (m *matrix) isolated(s side, hosts []int, paths []pair) Finding {
 	switch s {
 	case deaf:
 		return m.lost(hosts, fmt.Sprintf("no host reaches %s, although %s the others", who,
-			verb(len(hosts), "it reaches", "they reach")), reason,
+			plural.Form(len(hosts), "it reaches", "they reach")), reason,
 			fmt.Sprintf("look for rules at %s that drop the packets of other hosts: `leno doctor` there", who))
 	case mute:
 		f := m.lost(hosts, fmt.Sprintf("%s %s no other host, although they reach it", who,
-			verb(len(hosts), "reaches", "reach")), reason,
+			plural.Form(len(hosts), "reaches", "reach")), reason,
 			fmt.Sprintf("look for rules at %s that drop answers: `leno doctor` there", who))
 		f.Status = api.FindingWarning
 		return f
 	}
-	saw := fmt.Sprintf("%s %s not reach any other host", who, verb(len(hosts), "does", "do"))
+	saw := fmt.Sprintf("%s %s not reach any other host", who, plural.Form(len(hosts), "does", "do"))
 	failed := 0
 	for _, i := range hosts {
 		if m.hosts[i].Member == api.MemberFailed {
@@ -192,9 +193,9 @@ func (m *matrix) isolated(s side, hosts []int, paths []pair) Finding {
 	}
 	switch {
 	case failed == len(hosts):
-		saw += fmt.Sprintf(", and Consul reports %s as failed", verb(len(hosts), "it", "them"))
+		saw += fmt.Sprintf(", and Consul reports %s as failed", plural.Form(len(hosts), "it", "them"))
 		return m.lost(hosts, saw, reason, fmt.Sprintf("check that %s %s up, then the link and the switch port",
-			who, verb(len(hosts), "is", "are")))
+			who, plural.Form(len(hosts), "is", "are")))
 	case failed > 0:
 		saw += fmt.Sprintf("; Consul reports %d of them as failed", failed)
 	}
@@ -335,7 +336,7 @@ func failedMembers(hosts []Host, lost []Finding) []Finding {
 	return []Finding{{
 		Check: checkMembers, Status: api.FindingWarning, Hosts: first(names),
 		Saw: fmt.Sprintf("Consul's agents do not reach the Consul %s of %s, and no packet loss was found",
-			verb(len(names), "agent", "agents"), words(names)),
+			plural.Form(len(names), "agent", "agents"), words(names)),
 		Do: "look at Consul there: `systemctl status consul`, and its port 8301",
 	}}
 }
@@ -448,14 +449,6 @@ func words(names []string) string {
 	}
 	last := len(names) - 1
 	return strings.Join(names[:last], ", ") + " and " + names[last]
-}
-
-// verb returns the form of a word for a number of hosts.
-func verb(n int, one, many string) string {
-	if n == 1 {
-		return one
-	}
-	return many
 }
 
 func join(saw, reason string) string {

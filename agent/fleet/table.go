@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/internal/plural"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -203,7 +204,8 @@ func (t PathTable) Detail(of string) *PathDetail {
 		d := t.explain(i, i)
 		d.To, d.Command = "all other hosts", "leno doctor"
 		if s := t.m.hosts[i].Summary; s != nil && !t.m.isSilent(i) {
-			d.Saw = join(fmt.Sprintf("%d of %d hosts are reached", s.Reached, s.Peers), lostNames(s.Lost))
+			d.Saw = join(fmt.Sprintf("%d of %s %s reached", s.Reached, plural.Count(s.Peers, "host"),
+				plural.Form(s.Peers, "is", "are")), lostNames(s.Lost))
 		}
 		return d
 	case j >= 0 && from == "" && len(t.m.hosts) > maxRows:
@@ -244,7 +246,8 @@ func (t PathTable) explain(i, j int) *PathDetail {
 	default:
 		d.Tried, d.At = "summary sent by "+a.Node, s.At
 		if p.State == "" {
-			d.Saw = fmt.Sprintf("it reaches %d of %d hosts; its summary does not list %s", s.Reached, s.Peers, b)
+			d.Saw = fmt.Sprintf("it reaches %d of %s; its summary does not list %s", s.Reached,
+				plural.Count(s.Peers, "host"), b)
 		}
 	}
 	return d
@@ -267,7 +270,7 @@ func (t PathTable) explainTo(j int) *PathDetail {
 	}
 	d := &PathDetail{From: "all other hosts", To: t.m.hosts[j].Node, Tried: "all hosts test their paths themselves",
 		Command: "leno doctor -all"}
-	d.Saw = fmt.Sprintf("reached by %d hosts, unknown for %d, faulty from %d", reached, unknown, len(bad))
+	d.Saw = fmt.Sprintf("reached by %s, unknown for %d, faulty from %d", plural.Count(reached, "host"), unknown, len(bad))
 	if len(bad) > 0 {
 		d.Saw += ": " + words(bad)
 	}

@@ -38,8 +38,8 @@ type peer struct {
 	// Messages that show the nonce of this process, which only the peer knows, are not lost in a flood of others that
 	// name its address.
 	proven, others limit
-	summary api.HostSummary
-	hasNews bool
+	summary        api.HostSummary
+	hasNews        bool
 }
 
 // outgoing is what this process has sent to the peer.

@@ -17,6 +17,7 @@ import (
 	"github.com/lenonet/leno/agent/query"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/internal/plural"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/belief"
 )
@@ -389,8 +390,8 @@ func (h networkHandlers) delete(r *http.Request) error {
 			}
 		}
 		if len(hosts) > 0 {
-			return api.Errorf(http.StatusConflict, "network %s is in use by %d hosts (%s): force=true takes it from them",
-				n.Name, len(hosts), strings.Join(hosts, ", "))
+			return api.Errorf(http.StatusConflict, "network %s is in use by %s (%s): force=true takes it from them",
+				n.Name, plural.Count(len(hosts), "host"), strings.Join(hosts, ", "))
 		}
 	}
 	if err := store.DeleteNetwork(r.Context(), n.Name); err != nil {

@@ -27,7 +27,8 @@ type Watcher struct {
 	known   *watch.Value[View]
 }
 
-// New returns a Watcher of the members that a store lists: registry.Abilities.Members. It sets changed when they change.
+// New returns a Watcher of the members that a store lists: registry.Abilities.Members. It sets changed when they
+// change.
 func New(list func(context.Context) ([]registry.Member, error), changed *watch.Value[struct{}]) *Watcher {
 	return &Watcher{list: list, changed: changed, known: watch.New[View]()}
 }

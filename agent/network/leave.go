@@ -21,9 +21,9 @@ func LeaveSaved(ctx context.Context, deps *Deps, c config.Config, local config.N
 	deps.Reports.Health.Forget(local.Name)
 }
 
-// A removal removes everything of a network from this host: datapath, rules, files and, if release is set, the lease. The
-// lease is released last, so that no other host gets the subnet while packets still flow here. As long as the datapath
-// cannot be removed, the state file stays, too: it says what to remove.
+// A removal removes everything of a network from this host: datapath, rules, files and, if release is set, the lease.
+// The lease is released last, so that no other host gets the subnet while packets still flow here. As long as the
+// datapath cannot be removed, the state file stays, too: it says what to remove.
 type removal struct {
 	*Runner
 	release bool
@@ -33,8 +33,8 @@ type removal struct {
 // newRemoval returns the removal of a runner's network.
 func newRemoval(r *Runner, release bool) *removal { return &removal{r, release, savedState(r.state)} }
 
-// leave removes the network, and retries for leaveTimeout if the datapath cannot be removed. After that, the next start or
-// reload without the network finds the state file. ctx may have ended.
+// leave removes the network, and retries for leaveTimeout if the datapath cannot be removed. After that, the next start
+// or reload without the network finds the state file. ctx may have ended.
 func (r *removal) leave(ctx context.Context) {
 	if r.tearDown(ctx) == nil {
 		return
@@ -44,9 +44,9 @@ func (r *removal) leave(ctx context.Context) {
 	r.retry(ctx)
 }
 
-// leaveDeleted removes a deleted network, and retries until ctx ends if the datapath cannot be removed. The lease does not
-// wait for that: without a definition, no other host can get the subnet, and none would remove the record if this host
-// ended before.
+// leaveDeleted removes a deleted network, and retries until ctx ends if the datapath cannot be removed. The lease does
+// not wait for that: without a definition, no other host can get the subnet, and none would remove the record if this
+// host ended before.
 func (r *removal) leaveDeleted(ctx context.Context) {
 	if r.tearDown(ctx) == nil {
 		return
@@ -59,9 +59,9 @@ func (r *removal) leaveDeleted(ctx context.Context) {
 	r.retry(ctx)
 }
 
-// tearDown removes everything once. It continues after failures and logs them. It returns an error if the datapath is left,
-// for retry. The lease has a time limit of its own, so that a store that hangs does not use up the time for the datapath.
-// ctx may have ended.
+// tearDown removes everything once. It continues after failures and logs them. It returns an error if the datapath is
+// left, for retry. The lease has a time limit of its own, so that a store that hangs does not use up the time for the
+// datapath. ctx may have ended.
 func (r *removal) tearDown(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
 	here, cancel := context.WithTimeout(ctx, leaveTimeout)
@@ -111,8 +111,9 @@ func (r *removal) retry(ctx context.Context) {
 	})
 }
 
-// finish removes what stays until the datapath is removed: the network's files and, if release is set, the lease. The files
-// include those that a killed process left unfinished and those that a process set aside because it could not parse them.
+// finish removes what stays until the datapath is removed: the network's files and, if release is set, the lease. The
+// files include those that a killed process left unfinished and those that a process set aside because it could not
+// parse them.
 func (r *removal) finish(ctx context.Context) error {
 	dir, network := r.config.DataDir, r.local.Name
 	file := state.Path(dir, network)

@@ -104,8 +104,9 @@ func (l *lastLoss) postpone(lease config.Lease) {
 	l.settled = time.Now().Add(settle + rand.N(settle))
 }
 
-// settle writes that new hosts need not wait for others any more, when all hosts have had the time to claim their leases
-// again since this one saw the loss. One host does so for all. settle returns when to call it again, nil for never.
+// settle writes that new hosts need not wait for others any more, when all hosts have had the time to claim their
+// leases again since this one saw the loss. One host does so for all. settle returns when to call it again, nil for
+// never.
 func (d *definitionKeeper) settle(ctx context.Context, n registry.Network) <-chan time.Time {
 	if n.RestoredLeases == 0 {
 		return nil

@@ -230,8 +230,8 @@ func valueOf(p *float64) float64 {
 }
 
 // othersReached says how the others are known to reach each other, where this host reaches none of its peers, of which
-// there are several: "" if they are not. One of them has said so since this host lost it, or said so before and is up: it
-// answers outside the overlay, or Consul reports it as alive. The latter does not show that they still do.
+// there are several: "" if they are not. One of them has said so since this host lost it, or said so before and is up:
+// it answers outside the overlay, or Consul reports it as alive. The latter does not show that they still do.
 func (n *network) othersReached(held []*peer) (text string) {
 	if len(held) < 2 || slices.ContainsFunc(held, func(p *peer) bool { return p.shown.State != api.PathLost }) {
 		return ""

@@ -4,9 +4,10 @@
 // Each peer is probed at an interval, as `leno peers -probe` does it: the peers' kernels answer, so that hosts with an
 // older leno, with flannel or without a running agent are tested as well. The state of a path changes when three probes
 // in a row agree (judge), so a single lost packet changes nothing. A path that is not in order, or may be about to
-// change, is probed every few seconds, with more small packets, and also outside the overlay. The number of such paths and
-// the packets to all others are bounded: a network of any size needs at most 20 kbit/s, and 40 while packets are lost.
-// Beyond that number, paths that may have changed are probed as all others are, so each costs no more than any other.
+// change, is probed every few seconds, with more small packets, and also outside the overlay. The number of such paths
+// and the packets to all others are bounded: a network of any size needs at most 20 kbit/s, and 40 while packets are
+// lost. Beyond that number, paths that may have changed are probed as all others are, so each costs no more than any
+// other.
 //
 // The agents of both sides also speak with each other (package hello). This says in which direction packets are lost,
 // and what the other host says of itself. It alone never makes a path one that is not in order.
@@ -48,8 +49,8 @@ const (
 	fullPerSec  = 900
 	helloPerSec = 300
 
-	// searchPause is the time from one search for the largest packet that passes to the next in a network. One needs some 25
-	// packets, most of them almost full.
+	// searchPause is the time from one search for the largest packet that passes to the next in a network. One needs some
+	// 25 packets, most of them almost full.
 	searchPause = 15 * time.Second
 
 	// longestPass bounds a pass over one network, for which the others wait.
@@ -306,21 +307,21 @@ func (n *network) follow(interval time.Duration) {
 	}
 }
 
-// every returns the time from one packet of a size to a peer to the next, if so many bytes a second are for such packets.
-// There is one for each family of addresses.
+// every returns the time from one packet of a size to a peer to the next, if so many bytes a second are for such
+// packets. There is one for each family of addresses.
 func (n *network) every(interval time.Duration, size, perSec int) time.Duration {
 	bytes := len(n.peers) * len(n.from.Subnets) * size
 	return max(interval, time.Duration(bytes)*time.Second/time.Duration(perSec))
 }
 
-// chosen are the peers to probe in a pass: most with a small packet, some with a full one as well, those on suspicious paths
-// with more small ones, and one with as many as it takes to find the largest that passes.
+// chosen are the peers to probe in a pass: most with a small packet, some with a full one as well, those on suspicious
+// paths with more small ones, and one with as many as it takes to find the largest that passes.
 type chosen struct {
 	plain, full, suspicious, search []*peer
 }
 
-// choose returns the peers to probe now. Of the suspicious paths, and of those that are due for a full packet, those that
-// were tested the longest time ago come first; the others are tested as all other paths until then.
+// choose returns the peers to probe now. Of the suspicious paths, and of those that are due for a full packet, those
+// that were tested the longest time ago come first; the others are tested as all other paths until then.
 func (n *network) choose(now time.Time, interval time.Duration, mtu int) (c chosen) {
 	var short []*peer // that may lose full packets
 	for _, p := range n.peers {

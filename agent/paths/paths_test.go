@@ -407,7 +407,7 @@ func TestPeersCome(t *testing.T) {
 			s.change(func() { s.peers[0].Held = false })
 			s.expect(api.Passing, "packets reach 2 of 2 hosts")
 			s.change(func() { s.peers[1].Skipped = "its record cannot be used" })
-			s.expect(api.Passing, "packets reach 1 of 1 hosts")
+			s.expect(api.Passing, "packets reach 1 of 1 host")
 			if p := s.of("host-0001"); p.State != "" {
 				t.Error("a host that is left out has a path")
 			}

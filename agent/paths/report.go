@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/internal/plural"
 )
 
 // tell adds an event for each path whose state has changed, or of which the direction became known in which all packets
@@ -73,10 +74,10 @@ func (n *network) judge() (status, reason string) {
 	case len(bad) == 0 && failure != "":
 		return api.Passing, failure
 	case len(bad) == 0 && untested > 0:
-		return api.Passing, fmt.Sprintf("packets reach %d of %d hosts, %d are not tested yet", len(peers)-untested,
-			len(peers), untested)
+		return api.Passing, fmt.Sprintf("packets reach %d of %s, %d %s not tested yet", len(peers)-untested,
+			plural.Count(len(peers), "host"), untested, plural.Form(untested, "is", "are"))
 	case len(bad) == 0:
-		return api.Passing, fmt.Sprintf("packets reach %d of %d hosts", len(peers), len(peers))
+		return api.Passing, fmt.Sprintf("packets reach %d of %s", len(peers), plural.Count(len(peers), "host"))
 	}
 	var names []string
 	for _, b := range bad[:min(len(bad), mostNamed)] {
@@ -88,7 +89,8 @@ func (n *network) judge() (status, reason string) {
 	if failure != "" {
 		names = append(names, failure)
 	}
-	text := fmt.Sprintf("packets are lost to %d of %d hosts: %s", len(bad), len(peers), strings.Join(names, ", "))
+	text := fmt.Sprintf("packets are lost to %d of %s: %s", len(bad), plural.Count(len(peers), "host"),
+		strings.Join(names, ", "))
 	if others := n.othersReached(peers); others != "" {
 		return api.Critical, "this host reaches no other one; " + others + ": " + text
 	}

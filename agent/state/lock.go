@@ -73,8 +73,8 @@ func (o Owner) MayRunAgents() bool {
 	return o.UID == 0 || int(o.UID) == os.Geteuid() || o.PID != 0 && mayChangeNetwork(o)
 }
 
-// mayChangeNetwork reports whether the owner's process has CAP_NET_ADMIN. Every user has it in a user namespace of his own,
-// so it counts only in the one of this process. If the process has ended, another user's may have its number.
+// mayChangeNetwork reports whether the owner's process has CAP_NET_ADMIN. Every user has it in a user namespace of his
+// own, so it counts only in the one of this process. If the process has ended, another user's may have its number.
 func mayChangeNetwork(o Owner) bool {
 	dir := filepath.Join("/proc", strconv.Itoa(o.PID))
 	own, err := os.Readlink("/proc/self/ns/user")

@@ -9,6 +9,7 @@ import (
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
+	"github.com/lenonet/leno/internal/plural"
 )
 
 // Judge turns facts into the stages of a path, in the order in which packets pass them. If packets were answered, no
@@ -168,7 +169,7 @@ func (j *judgement) judgeRules() {
 		return nil
 	}
 	saw := func(c *foreign.Count) string {
-		return fmt.Sprintf("dropped %s while %s left", plural(int(c.Packets), "packet"), j.Sent.What)
+		return fmt.Sprintf("dropped %s while %s left", plural.Count(int(c.Packets), "packet"), j.Sent.What)
 	}
 	certain := find(func(c foreign.Count) bool { return c.IsCertain })
 	exact := find(func(c foreign.Count) bool { return c.Packets == uint64(j.Sent.Sent) && c.Packets > 1 })
@@ -324,11 +325,4 @@ func (j *judgement) addAnswer(t api.Trace) {
 	}
 	j.stages = append(j.stages, api.TraceHop{Stage: "answer", Node: j.Destination.Node, Where: where, Saw: saw,
 		Status: status, Do: do})
-}
-
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }

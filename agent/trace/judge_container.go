@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/internal/plural"
 )
 
 // where returns the container's namespace for people.
@@ -44,7 +45,7 @@ func (j *judgement) judgeContainer(c Container) {
 		return
 	case len(c.Others) > 0:
 		j.lost(stage, c.where(), "restart one of the containers so that it gets an address of its own",
-			"%s have the address %s: %s", plural(1+len(c.Others), "container"), c.Address,
+			"%s have the address %s: %s", plural.Count(1+len(c.Others), "container"), c.Address,
 			strings.Join(append([]string{c.Namespace}, c.Others...), " and "))
 		return
 	case !c.Link.Up:

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lenonet/leno/agent/fleet"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/internal/plural"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -145,14 +146,7 @@ func verdict(p Page) (sentence, sub string) {
 	if p.Health.Status == api.Passing {
 		return name + ": healthy", sub
 	}
-	return fmt.Sprintf("%s on %s", problemCount(bad), name), sub
-}
-
-func problemCount(n int) string {
-	if n == 1 {
-		return "1 problem"
-	}
-	return fmt.Sprintf("%d problems", n)
+	return fmt.Sprintf("%s on %s", plural.Count(bad, "problem"), name), sub
 }
 
 // problems returns the checks that are not passing, worst first.

@@ -257,8 +257,8 @@ func (f *detourFinder) explain(d Detour, fl flow, table int) (*Detour, error) {
 	return &d, nil
 }
 
-// refused returns the detour of packets for which the kernel has no route, if a rule is the reason, or a route of the main
-// table with a prefix of at least that many bits. Otherwise the cause is another one, which other checks report.
+// refused returns the detour of packets for which the kernel has no route, if a rule is the reason, or a route of the
+// main table with a prefix of at least that many bits. Otherwise the cause is another one, which other checks report.
 func (f *detourFinder) refused(d Detour, fl flow, bits int, cause error) (*Detour, error) {
 	if !slices.ContainsFunc([]error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL},
 		func(e error) bool { return errors.Is(cause, e) }) {
@@ -310,8 +310,8 @@ func (f *detourFinder) rejects(r netlink.Rule, dst netip.Addr) (bool, error) {
 	}), nil
 }
 
-// rejectingRoute returns the longest route to an address in the main table if it refuses packets and its prefix has at least
-// that many bits, "" if not.
+// rejectingRoute returns the longest route to an address in the main table if it refuses packets and its prefix has at
+// least that many bits, "" if not.
 func (f *detourFinder) rejectingRoute(family int, dst netip.Addr, least int) (string, error) {
 	routes, err := f.nl.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {

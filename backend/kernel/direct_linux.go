@@ -151,8 +151,8 @@ func (t *routes) addTaken(ctx context.Context, places []RouteKey, entries map[Ro
 	return t.addRefusing(ctx, refusing, entries)
 }
 
-// addRefusing adds to entries the routes that people put in places for which the kernel names no route: one that refuses
-// packets is shown only in a listing.
+// addRefusing adds to entries the routes that people put in places for which the kernel names no route: one that
+// refuses packets is shown only in a listing.
 func (t *routes) addRefusing(ctx context.Context, places map[RouteKey]bool, entries map[RouteKey]Route) error {
 	if len(places) == 0 {
 		return nil

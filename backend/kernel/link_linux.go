@@ -82,9 +82,9 @@ func RemoveMaster(h *Handle, link netlink.Link) error {
 }
 
 // ChangeVXLAN switches learning off and changes the underlay device and the local address of a
-// VXLAN device, and resets the TTL and the TOS of its packets to the default. The address must be of the same family as the old one; another family needs a new
-// device. The library's own LinkModify sends flags that the kernel refuses to change, even to the
-// same value.
+// VXLAN device, and resets the TTL and the TOS of its packets to the default. The address must be of the same family as
+// the old one; another family needs a new device. The library's own LinkModify sends flags that the kernel refuses to
+// change, even to the same value.
 func (h *Handle) ChangeVXLAN(ctx context.Context, link netlink.Link, parent int, local netip.Addr) error {
 	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, 0)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)

@@ -29,8 +29,8 @@ func SysctlName(parts ...string) string {
 	return name
 }
 
-// ReversePathFilter returns the rp_filter that applies to IPv4 packets that arrive on a device, "1" if it is strict: the
-// larger of the device's own and of "all" (ip-sysctl). It returns "" if neither can be read.
+// ReversePathFilter returns the rp_filter that applies to IPv4 packets that arrive on a device, "1" if it is strict:
+// the larger of the device's own and of "all" (ip-sysctl). It returns "" if neither can be read.
 func ReversePathFilter(link string) (mode string) {
 	for _, device := range []string{"all", link} {
 		if value, err := Sysctl("ipv4", "conf", device, "rp_filter"); err == nil {

@@ -133,9 +133,9 @@ func (d *Device) Fix(isWrong bool, set func() error, fault, detail string, repor
 }
 
 // SetUp sets the MTU and the alias of the device in use, removes it from a bridge or VRF and brings it up, where
-// necessary, and makes it accept packets whose replies leave by another device of the network. port is the UDP port that
-// the kernel opens for the device, 0 for none. bare is true for a device that is new or was down: it has no routes, and
-// no IPv6 addresses.
+// necessary, and makes it accept packets whose replies leave by another device of the network. port is the UDP port
+// that the kernel opens for the device, 0 for none. bare is true for a device that is new or was down: it has no
+// routes, and no IPv6 addresses.
 func (d *Device) SetUp(
 	h *kernel.Handle, link netlink.Link, s backend.State, port int, report *backend.Report,
 ) (bare bool, err error) {

@@ -122,7 +122,8 @@ func (d device) excludes(want device) bool {
 	return d.vni == want.vni && d.port == want.port && d.local.Is6() == want.local.Is6()
 }
 
-// otherUnderlay describes how the device's underlay, or how it is used, differs from the wanted one's, "" if it does not.
+// otherUnderlay describes how the device's underlay, or how it is used, differs from the wanted one's, "" if it does
+// not.
 func (d device) otherUnderlay(want device) string {
 	var parts []string
 	if d.parent != want.parent {

@@ -307,8 +307,8 @@ func (f *AgentFlags) Call(ctx context.Context, fn Call) error {
 	return f.CallWithin(ctx, CallTimeout, "for the agent at "+f.Address()+" to answer", fn)
 }
 
-// CallWithin is like Call, with another time limit. waits completes the sentence "waiting …" about what takes long; with ""
-// the command stays silent.
+// CallWithin is like Call, with another time limit. waits completes the sentence "waiting …" about what takes long;
+// with "" the command stays silent.
 func (f *AgentFlags) CallWithin(ctx context.Context, limit time.Duration, waits string, fn Call) error {
 	client, err := f.Open()
 	if err != nil {
@@ -326,8 +326,8 @@ func (f *AgentFlags) CallWithin(ctx context.Context, limit time.Duration, waits 
 	return f.Explain(err)
 }
 
-// explainWait prints on standard error what a command waits for if it takes long, once. The function that it returns ends
-// that.
+// explainWait prints on standard error what a command waits for if it takes long, once. The function that it returns
+// ends that.
 func (f *AgentFlags) explainWait(waits string) (stop func()) {
 	if waits == "" || f.isSaid || f.Meta.Stderr == nil {
 		return func() {}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/logging"
+	"github.com/lenonet/leno/internal/plural"
 )
 
 // ErrReported ends a command with exit code 1 when everything has already been printed.
@@ -66,7 +67,7 @@ func (m Meta) forJournal(text string) string {
 // line.
 func writeConfigErrors(w io.Writer, e *config.Errors) {
 	fmt.Fprint(w, Escape(e.Render(Width, false)))
-	fmt.Fprintln(w, Plural(len(e.Diags), "error")+" in the configuration")
+	fmt.Fprintln(w, plural.Count(len(e.Diags), "error")+" in the configuration")
 }
 
 // errorText returns "Error: " and the text. On a terminal, long lines are broken between words;

@@ -368,11 +368,3 @@ func Join[T fmt.Stringer](list []T) string {
 	}
 	return strings.Join(out, ", ")
 }
-
-// Plural returns a count with its noun: "1 host", "2 hosts".
-func Plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/internal/plural"
 )
 
 const (
@@ -178,7 +179,7 @@ func cutToScreen(text string, size func() (columns, rows int)) string {
 	if taken <= rows-1 {
 		return text
 	}
-	return strings.Join(append(lines[:fits:fits], "and "+Plural(len(lines)-fits, "more line")), "\n") + "\n"
+	return strings.Join(append(lines[:fits:fits], "and "+plural.Count(len(lines)-fits, "more line")), "\n") + "\n"
 }
 
 // colourCodes matches colour codes, which take no column.

@@ -88,8 +88,8 @@ func restoreAcceptRA(path string) error {
 	return errors.Join(err, os.Remove(path))
 }
 
-// restoreAllAcceptRA restores accept_ra of the bridges on which a call was killed. It does nothing while another call has
-// the lock, which restores it itself.
+// restoreAllAcceptRA restores accept_ra of the bridges on which a call was killed. It does nothing while another call
+// has the lock, which restores it itself.
 func restoreAllAcceptRA(dataDir string) {
 	files, err := entries(acceptRADir(dataDir))
 	if err != nil || len(files) == 0 {

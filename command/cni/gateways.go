@@ -128,8 +128,8 @@ func recordGateways(d delegation, f facts) error {
 }
 
 // withTidying returns a function that calls do and then restores accept_ra of bridges and removes the
-// gateways of the host's earlier subnets from all devices. Without it, if no container is added after a subnet change, packets
-// for the next owner of that subnet would stay on this host.
+// gateways of the host's earlier subnets from all devices. Without it, if no container is added after a subnet change,
+// packets for the next owner of that subnet would stay on this host.
 func (p *plugin) withTidying(do func(context.Context, *skel.CmdArgs) error) func(context.Context, *skel.CmdArgs) error {
 	return func(ctx context.Context, args *skel.CmdArgs) error {
 		if err := do(ctx, args); err != nil {

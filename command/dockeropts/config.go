@@ -136,9 +136,9 @@ func contains(subnet, p netip.Prefix) bool {
 	return subnet.Contains(p.Addr()) && subnet.Bits() <= p.Bits()
 }
 
-// Merge returns the configuration with the options for an engine and a network set. Options of leno that are not set now
-// are removed: addresses that are in the network's pools, and allow-direct-routing if the engine is known not to have it.
-// Everything else stays.
+// Merge returns the configuration with the options for an engine and a network set. Options of leno that are not set
+// now are removed: addresses that are in the network's pools, and allow-direct-routing if the engine is known not to
+// have it. Everything else stays.
 func (d Daemon) Merge(c Config, e Engine, n Network) Config {
 	all := maps.Clone(c)
 	if all == nil {

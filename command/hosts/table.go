@@ -11,6 +11,7 @@ import (
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/cli"
+	"github.com/lenonet/leno/internal/plural"
 )
 
 // maxReasons is how many hosts have their reason below a table.
@@ -83,14 +84,14 @@ func Write(w io.Writer, network string, hosts []api.Host, verbose bool, now time
 		cli.Printf(w, "Network %s has no hosts.", network)
 		return
 	}
-	line, problems := fmt.Sprintf("Network %s: %s", network, cli.Plural(len(hosts), "host")), 0
+	line, problems := fmt.Sprintf("Network %s: %s", network, plural.Count(len(hosts), "host")), 0
 	for _, h := range hosts {
 		if h.State != api.Passing && h.State != api.HostUnknown {
 			problems++
 		}
 	}
 	if problems > 0 {
-		line += ", " + cli.Plural(problems, "problem")
+		line += ", " + plural.Count(problems, "problem")
 	}
 	var shown []column
 	var common []string

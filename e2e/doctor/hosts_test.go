@@ -352,7 +352,7 @@ func (p *patient) everything() error {
 	all := func(d api.Diagnosis) error {
 		answered := 0
 		for _, f := range d.Findings {
-			if f.Check == "peers" && strings.HasPrefix(f.Saw, "1 of 1 hosts answer") {
+			if f.Check == "peers" && strings.HasPrefix(f.Saw, "1 of 1 host answers") {
 				answered++
 			}
 		}

@@ -14,8 +14,8 @@ type Change struct {
 	Later  bool    // found and announced by another host later than it took place
 }
 
-// Unproven returns, by the key of its record, the position of every change after which the record must be read: the last
-// one of each known record, and those that add a record of a known host or were found later.
+// Unproven returns, by the key of its record, the position of every change after which the record must be read: the
+// last one of each known record, and those that add a record of a known host or were found later.
 func (b *Belief) Unproven(changes []Change) map[string]int {
 	out := map[string]int{}
 	var hosts map[string]bool // by node id, with known records

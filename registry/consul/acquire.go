@@ -430,8 +430,8 @@ func (ls leaseStore) drop(ctx context.Context, other, lease registry.Lease) {
 }
 
 // dropSeconds removes other records of this host that are under the session of a lease that was just renewed, or have
-// lapsed. Claims whose outcome was not known may have left them, or someone else wrote them: the session is no secret. The
-// records are those that are known anyway.
+// lapsed. Claims whose outcome was not known may have left them, or someone else wrote them: the session is no secret.
+// The records are those that are known anyway.
 func (ls leaseStore) dropSeconds(ctx context.Context, own registry.Lease) {
 	f := ls.followers.find(own.Network)
 	if f == nil || ls.claims.Load() > 0 { // a claim in progress may be about to replace the lease by the other one

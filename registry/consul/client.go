@@ -127,9 +127,10 @@ func (c *Client) As(secret string) registry.Registry {
 // Reconnect implements registry.Registry.
 func (c *Client) Reconnect() { c.kv.Reconnect(c.kv.logger) }
 
-// Probe makes a consistent read of one small key, for which the token needs the right to read the networks. The read is consistent because a newly elected leader answers other reads before it has applied its
-// log, with old records or none, so a returning host would not find its records and sessions. The read costs the leader
-// one heartbeat to the other servers and no disk access, and changes no index.
+// Probe makes a consistent read of one small key, for which the token needs the right to read the networks. The read is
+// consistent because a newly elected leader answers other reads before it has applied its log, with old records or
+// none, so a returning host would not find its records and sessions. The read costs the leader one heartbeat to the
+// other servers and no disk access, and changes no index.
 func (c *Client) Probe(ctx context.Context) error {
 	if _, _, err := c.kv.Get(ctx, c.kv.keys.Networks()+keys.Marker, transport.Read{Consistent: true}); err != nil {
 		return fmt.Errorf("probe: %w", err)

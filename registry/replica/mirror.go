@@ -105,8 +105,8 @@ func (m *Mirror[R]) read(ctx context.Context) (*Tree[R], error) {
 	return now, nil
 }
 
-// shortWatch is how long a watch lasts at least. After one that ended earlier, there is a pause of up to that time: some
-// proxies, and servers that are stopping, end each watch at once.
+// shortWatch is how long a watch lasts at least. After one that ended earlier, there is a pause of up to that time:
+// some proxies, and servers that are stopping, end each watch at once.
 const shortWatch = time.Second
 
 // follow follows the changes until the store fails.

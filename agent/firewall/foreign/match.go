@@ -154,8 +154,8 @@ func connState(names ...string) condition {
 	}
 }
 
-// answerState returns for which answers one of the states holds. They are established, unless they come another way than
-// the kernel expects, or a rule keeps it from tracking them.
+// answerState returns for which answers one of the states holds. They are established, unless they come another way
+// than the kernel expects, or a rule keeps it from tracking them.
 func answerState(names []string) extent {
 	out := noPart
 	for _, name := range names {

@@ -61,8 +61,8 @@ type place struct {
 	nth         int // of the same rule in the chain
 }
 
-// DroppedSince returns the rules that such packets may meet and that have dropped packets since an earlier reading: those
-// that certainly drop them first, then by the number of packets. Rules without a counter are unknown. It is pure.
+// DroppedSince returns the rules that such packets may meet and that have dropped packets since an earlier reading:
+// those that certainly drop them first, then by the number of packets. Rules without a counter are unknown. It is pure.
 func (r Ruleset) DroppedSince(before Ruleset, p Packet) []Count {
 	f := p.flow()
 	old := map[place]uint64{}

@@ -11,10 +11,10 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// Of returns the peers of the host that holds own, from the leases of a network, sorted by slot. This host's own lease is
-// never a peer, whatever its record says. All other leases are peers until their record is removed: a lapsed one, because
-// its host may well be alive, and one of two of the same host, because anyone may have written the other. seniority ranks
-// the leases; without it, CreateIndex does.
+// Of returns the peers of the host that holds own, from the leases of a network, sorted by slot. This host's own lease
+// is never a peer, whatever its record says. All other leases are peers until their record is removed: a lapsed one,
+// because its host may well be alive, and one of two of the same host, because anyone may have written the other.
+// seniority ranks the leases; without it, CreateIndex does.
 func Of(leases []registry.Lease, own registry.Lease, seniority map[netip.Prefix]uint64) []backend.Peer {
 	out := make([]backend.Peer, 0, len(leases))
 	for _, l := range slices.SortedFunc(slices.Values(leases), bySlot) {
