@@ -438,7 +438,7 @@ func (ls leaseStore) dropSeconds(ctx context.Context, own registry.Lease) {
 		return
 	}
 	key := ls.kv.keys.Lease(own.Network, own.Subnet())
-	for _, other := range f.secondsOf(own) {
+	for _, other := range secondsOf(f, own) {
 		_, err := ls.kv.commit(ctx, own.Network, other.Key, nil, 0,
 			&api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: own.ModifyIndex},
 			&api.KVTxnOp{Verb: api.KVCheckIndex, Key: other.Key, Index: other.Lease.ModifyIndex},

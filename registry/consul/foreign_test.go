@@ -463,7 +463,7 @@ func FuzzDirectory(f *testing.F) {
 				f.cursor.Adopt(a, time.Now())
 			}
 			found := f.changesOf(changes)
-			f.belief.Apply(found, f.readOf(found, map[string]*api.KVPair{good.Key: good}))
+			f.belief.Apply(found, readOf(f, found, map[string]*api.KVPair{good.Key: good}))
 			if m := changelog.Watermark(pairsMark(pairs, mark)); m > max(mark.CreateIndex, index) {
 				t.Fatalf("watermark %d at index %d", m, index)
 			}

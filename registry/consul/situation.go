@@ -119,7 +119,7 @@ func (f *follower) isInDoubt() bool {
 
 // secondsOf returns the known records on other slots that own's session holds, and those of its host that have lapsed.
 // It returns none while leases are read.
-func (f *follower) secondsOf(own registry.Lease) (out []*belief.Record) {
+func secondsOf(f *follower, own registry.Lease) (out []*belief.Record) {
 	if !f.mu.TryAcquire(1) {
 		return nil
 	}

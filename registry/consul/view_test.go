@@ -116,7 +116,7 @@ func TestViewKeepsUp(t *testing.T) {
 					f.accept(f.newList(pairsOf(store), index))
 				} else {
 					changes := f.changesOf([]changelog.Change{{Subnet: name, Index: index, Value: value}})
-					f.belief.Apply(changes, f.readOf(changes, store))
+					f.belief.Apply(changes, readOf(f, changes, store))
 				}
 				if rnd.IntN(4) != 0 {
 					continue
@@ -138,7 +138,7 @@ func TestViewKeepsUp(t *testing.T) {
 }
 
 // readOf returns the records that a follower must read before it applies changes.
-func (f *follower) readOf(changes []belief.Change, store map[string]*api.KVPair) map[string]*belief.Record {
+func readOf(f *follower, changes []belief.Change, store map[string]*api.KVPair) map[string]*belief.Record {
 	read := map[string]*belief.Record{}
 	for key := range f.belief.Unproven(changes) {
 		if read[key] = nil; store[key] != nil {
