@@ -24,8 +24,8 @@ const (
 )
 
 // EventKinds are the values of Event.Kind.
-var EventKinds = []string{EventAgent, EventCheck, EventLease, EventNetwork, EventPeer, EventPath, EventDrift, EventStore,
-	EventReload}
+var EventKinds = []string{EventAgent, EventCheck, EventLease, EventNetwork, EventPeer, EventPath, EventDrift,
+	EventStore, EventReload}
 
 // Event is something that happened on the agent's host or was observed from it.
 type Event struct {

@@ -78,7 +78,8 @@ func (d *debugCommand) register(fs *flag.FlagSet) {
 	d.agent.Register(fs)
 	fs.DurationVar(&d.duration, "duration", 10*time.Second,
 		"`time` for which health, metrics, log and profiles are captured")
-	fs.DurationVar(&d.interval, "interval", 2*time.Second, "`time` between two samples of health and metrics, at least 100ms")
+	fs.DurationVar(&d.interval, "interval", 2*time.Second,
+		"`time` between two samples of health and metrics, at least 100ms")
 	fs.StringVar(&d.output, "output", "",
 		"`file` to write, which must not exist yet; - for standard output. Default: leno-debug-NODE-TIME.tar.gz")
 	fs.Var(&d.networks, "network", "`name` of a network to capture; may be repeated. Default: all")

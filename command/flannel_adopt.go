@@ -147,7 +147,9 @@ func (c *flannelHandover) read(ctx context.Context, reg registry.Registry,
 }
 
 // reserveFor reserves the first subnet of a lease for this host, under the name that its agent has.
-func reserveFor(ctx context.Context, reg registry.Registry, conf config.Config, n registry.Network, l registry.Lease) error {
+func reserveFor(
+	ctx context.Context, reg registry.Registry, conf config.Config, n registry.Network, l registry.Lease,
+) error {
 	node, err := state.NodeName(ctx, conf.NodeName, reg.Abilities().NodeName)
 	if err != nil {
 		return err

@@ -59,7 +59,8 @@ func (d *doctorCommand) diagnoseAll(ctx context.Context) error {
 		return err
 	}
 	var out hosts.Diagnosis
-	err := d.Agent.CallWithin(ctx, hosts.Longest+cli.CallTimeout, "until the hosts have been examined", func(ctx context.Context, c *api.Client) (err error) {
+	const limit, until = hosts.Longest + cli.CallTimeout, "until the hosts have been examined"
+	err := d.Agent.CallWithin(ctx, limit, until, func(ctx context.Context, c *api.Client) (err error) {
 		out, err = hosts.Examine(ctx, c, hosts.Options{
 			Network: d.options.Network, Passive: d.options.Passive, Address: d.others, Now: d.Meta.Now,
 			Open: func(address string) (*api.Client, error) { return d.Agent.OpenOther(address, hosts.MaxAnswer) },

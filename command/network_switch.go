@@ -77,7 +77,8 @@ that takes longer.
 			if err != nil || wait.Limit == 0 {
 				return err
 			}
-			return s.Agent.CallWithin(ctx, wait.Limit+cli.CallTimeout, "until the switch has ended", func(ctx context.Context, c *api.Client) error {
+			const until = "until the switch has ended"
+			return s.Agent.CallWithin(ctx, wait.Limit+cli.CallTimeout, until, func(ctx context.Context, c *api.Client) error {
 				return awaitSwitch(ctx, s, c, network, now, wait.Limit)
 			})
 		},

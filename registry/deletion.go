@@ -30,7 +30,9 @@ const (
 
 // OldDeletions returns the deletions, of all that a store has, whose records may be removed if there are no leases.
 func OldDeletions(all []Deletion) []Deletion {
-	all = slices.SortedFunc(slices.Values(all), func(a, b Deletion) int { return cmp.Compare(b.ModifyIndex, a.ModifyIndex) })
+	all = slices.SortedFunc(slices.Values(all), func(a, b Deletion) int {
+		return cmp.Compare(b.ModifyIndex, a.ModifyIndex)
+	})
 	return slices.DeleteFunc(all[min(len(all), DeletionsKept):], func(d Deletion) bool {
 		return time.Since(d.Time) < DeletionKept
 	})

@@ -50,8 +50,8 @@ func findBridges(ctx context.Context, c *cleaner, handle *kernel.Handle) {
 				return err
 			})
 		case len(gateways) > 0:
-			c.addLeft(l, fmt.Errorf("leno-cni did not make it, but gave it an address of the network: `ip address del %s dev %s`",
-				gateways[0], name))
+			c.addLeft(l, fmt.Errorf("leno-cni did not make it, but gave it an address of the network: "+
+				"`ip address del %s dev %s`", gateways[0], name))
 		}
 	}
 }

@@ -90,7 +90,8 @@ func (v *verdict) judgeRoutes(n Network) {
 			continue // as programs make them for all that has no longer route
 		}
 		bad = true
-		text, remove := fmt.Sprintf("the route to %s over %s", r.Dst, r.Link), fmt.Sprintf("`ip route del %s dev %s`", r.Dst, r.Link)
+		text := fmt.Sprintf("the route to %s over %s", r.Dst, r.Link)
+		remove := fmt.Sprintf("`ip route del %s dev %s`", r.Dst, r.Link)
 		if r.Refuses != "" {
 			text = fmt.Sprintf("the route %s %s, which refuses packets,", r.Refuses, r.Dst)
 			remove = fmt.Sprintf("`ip route del %s %s`", r.Refuses, r.Dst)
@@ -124,7 +125,9 @@ func (v *verdict) judgeRoutes(n Network) {
 
 // takesPacketsTo reports whether the kernel prefers the route to leno's route to a peer.
 func (r Route) takesPacketsTo(p Peer) bool {
-	return slices.ContainsFunc(p.Subnets, func(s netip.Prefix) bool { return r.Dst.Bits() >= s.Bits() && s.Contains(r.Dst.Addr()) })
+	return slices.ContainsFunc(p.Subnets, func(s netip.Prefix) bool {
+		return r.Dst.Bits() >= s.Bits() && s.Contains(r.Dst.Addr())
+	})
 }
 
 // isLikeHostGW reports whether a route leads to the whole subnet of a host over that host, as those of flannel's

@@ -176,7 +176,8 @@ func (w *pathVerdict) judgeReversePath() {
 			do = "`sysctl -w net.ipv4.conf.all.rp_filter=2` (loose), and put it into /etc/sysctl.d"
 		}
 		if at.mode == "2" {
-			do = fmt.Sprintf("give the host a route to %s, or `sysctl -w %s=0 net.ipv4.conf.all.rp_filter=0`", joinWords(from), own)
+			do = fmt.Sprintf("give the host a route to %s, or `sysctl -w %s=0 net.ipv4.conf.all.rp_filter=0`",
+				joinWords(from), own)
 		} else if at.by != "" {
 			do += fmt.Sprintf("; or route packets to %s over %s", joinWords(from), at.link)
 		}

@@ -78,7 +78,8 @@ func ReadRoutes(pools, own []netip.Prefix) ([]Route, error) {
 		}
 		for _, r := range list {
 			dst, refuses := kernel.ToPrefix(r.Dst), kernel.RejectingType(r)
-			if r.Type != unix.RTN_UNICAST && refuses == "" || dst.Bits() <= 0 || r.Protocol == kernel.Protocol || strings.HasPrefix(names[r.LinkIndex], backend.LinkPrefix) ||
+			isOurs := r.Protocol == kernel.Protocol || strings.HasPrefix(names[r.LinkIndex], backend.LinkPrefix)
+			if isOurs || r.Type != unix.RTN_UNICAST && refuses == "" || dst.Bits() <= 0 ||
 				!slices.ContainsFunc(pools, dst.Overlaps) {
 				continue
 			}
@@ -86,7 +87,8 @@ func ReadRoutes(pools, own []netip.Prefix) ([]Route, error) {
 			if refuses != "" {
 				link = "" // IPv6 names lo
 			}
-			out = append(out, Route{Dst: dst, Link: link, Refuses: refuses, Gateway: kernel.ToAddr(r.Gw), Flannel: flannel.IsLink(link),
+			out = append(out, Route{Dst: dst, Link: link, Refuses: refuses, Gateway: kernel.ToAddr(r.Gw),
+				Flannel:   flannel.IsLink(link),
 				Connected: r.Protocol == unix.RTPROT_KERNEL,
 				Serves: slices.ContainsFunc(own,
 					func(s netip.Prefix) bool { return s.Bits() <= dst.Bits() && s.Contains(dst.Addr()) })})

@@ -353,8 +353,8 @@ func (h Host) ownReason() string {
 	return s.Reason
 }
 
-// ownChecks returns the checks that hosts report of themselves, with the hosts that report the same. A host that reports only
-// lost packets is left to the paths.
+// ownChecks returns the checks that hosts report of themselves, with the hosts that report the same. A host that
+// reports only lost packets is left to the paths.
 func ownChecks(hosts []Host) []Finding {
 	var all []Finding
 	for _, h := range hosts {

@@ -361,7 +361,8 @@ func (n *network) choose(now time.Time, interval time.Duration, mtu int) (c chos
 	bytes := max(mtu*len(n.from.Subnets), 1)
 	mostFull := func(perSec int) int { return max(1, int(longestPause.Seconds())*perSec/bytes) }
 	fullTested := func(p *peer) time.Time { return p.lastFull }
-	c.full = slices.Concat(first(c.full, mostFull(fullPerSec), fullTested), first(short, mostFull(bytesPerSec), fullTested))
+	c.full = first(c.full, mostFull(fullPerSec), fullTested)
+	c.full = append(c.full, first(short, mostFull(bytesPerSec), fullTested)...)
 	for _, p := range c.full {
 		p.lastFull = now // whatever is answered
 	}

@@ -143,8 +143,10 @@ func Table() []Metric {
 		{Name: PathLoss, Kind: Gauge, Labels: and("stat"),
 			Help: "Lost share of the last 20 small packets to a host, 0 to 1: median and worst."},
 
-		{Name: TrafficPackets, Kind: Counter, Labels: and("direction"), Help: "Packets from (rx) and to (tx) other hosts, with vxlan, wireguard and udp."},
-		{Name: TrafficBytes, Kind: Counter, Labels: and("direction"), Help: "Bytes of these packets, without the headers of the tunnel; with wireguard, with them."},
+		{Name: TrafficPackets, Kind: Counter, Labels: and("direction"),
+			Help: "Packets from (rx) and to (tx) other hosts, with vxlan, wireguard and udp."},
+		{Name: TrafficBytes, Kind: Counter, Labels: and("direction"),
+			Help: "Bytes of these packets, without the headers of the tunnel; with wireguard, with them."},
 		{Name: TrafficDrops, Kind: Counter, Labels: and("reason"), Help: "Packets that were dropped, by reason."},
 
 		{Name: FirewallInfo, Kind: Gauge, Labels: []string{"kind"},

@@ -152,8 +152,8 @@ func (j *judgement) judgeArrival() {
 	}
 }
 
-// judgeRules judges the host's rules by what they say, and by their counters. A rule that may drop other packets than these
-// is blamed only if it dropped as many as were sent.
+// judgeRules judges the host's rules by what they say, and by their counters. A rule that may drop other packets than
+// these is blamed only if it dropped as many as were sent.
 func (j *judgement) judgeRules() {
 	const stage = "rules"
 	add := func(o foreign.Obstacle, saw string) {
@@ -238,10 +238,11 @@ func (j *judgement) judgeRoute(stage string, l Lookup, to End) {
 	table := tableName(l.Table)
 	switch {
 	case l.Err != nil && l.Rule != nil:
-		j.lost(stage, table, ruleRemedy(l, to, j.Network), "the routing rule %d (%s) refuses packets to %s: %v", l.Rule.Priority,
-			l.Rule.Text, to.Address, l.Err)
+		j.lost(stage, table, ruleRemedy(l, to, j.Network), "the routing rule %d (%s) refuses packets to %s: %v",
+			l.Rule.Priority, l.Rule.Text, to.Address, l.Err)
 	case l.Err != nil && l.Rejecting != "":
-		j.lost(stage, table, fmt.Sprintf("`ip route del %s`, or keep leno out of these addresses with another pool", l.Rejecting),
+		j.lost(stage, table, fmt.Sprintf("`ip route del %s`, or keep leno out of these addresses with another pool",
+			l.Rejecting),
 			"the route %s of another program refuses packets to %s: %v", l.Rejecting, to.Address, l.Err)
 	case l.Err != nil:
 		j.lost(stage, "the routing tables", "look at the check `routes` of `leno status`: leno makes this route",

@@ -56,11 +56,12 @@ func (j *judgement) judgeContainer(c Container) {
 		j.lost(stage, c.where(), fmt.Sprintf("`ip link set %s up`", c.Port.Name),
 			"the container's interface %s has no carrier: its other end, %s, is down", c.Link.Name, c.Port.Name)
 		return
-	case c.Delivery.Link == c.Bridge.Name && c.Delivery.Neighbour.MAC != "" && c.Link.MAC != "" && c.Delivery.Neighbour.MAC != c.Link.MAC:
-		j.lost(stage, c.where(), fmt.Sprintf("find the device with that address (`bridge fdb show | grep %s`) and give it another "+
-			"IP address, or restart the container", c.Delivery.Neighbour.MAC),
-			"another device answers for %s: this host has %s for it, the container's interface is %s", c.Address, c.Delivery.Neighbour.MAC,
-			c.Link.MAC)
+	case c.Delivery.Link == c.Bridge.Name && c.Delivery.Neighbour.MAC != "" && c.Link.MAC != "" &&
+		c.Delivery.Neighbour.MAC != c.Link.MAC:
+		j.lost(stage, c.where(), fmt.Sprintf("find the device with that address (`bridge fdb show | grep %s`) and give it "+
+			"another IP address, or restart the container", c.Delivery.Neighbour.MAC),
+			"another device answers for %s: this host has %s for it, the container's interface is %s", c.Address,
+			c.Delivery.Neighbour.MAC, c.Link.MAC)
 		return
 	}
 	if most := j.Network.Local.MTU; most > 0 && c.Link.MTU > most {

@@ -110,7 +110,8 @@ func (d *Daemon) note(format string, args ...any) {
 func (d *Daemon) ownIPv4(bridge string, n Network, advice string) {
 	lost := ""
 	if n.IPMasq {
-		lost = ", which neither leno nor Docker masquerades: containers on it cannot reach IPv4 addresses outside of this host"
+		lost = ", which neither leno nor Docker masquerades: " +
+			"containers on it cannot reach IPv4 addresses outside of this host"
 	}
 	d.note("network %s has no IPv4, and %s gets an IPv4 subnet of Docker's own%s%s", n.Name, bridge, lost, advice)
 }

@@ -108,7 +108,8 @@ func (t *tracer) run(ctx context.Context, r api.TraceRequest, write func(io.Writ
 		return err
 	}
 	var out api.Trace
-	err := t.Agent.CallWithin(ctx, timeout, "until both hosts have followed the packets", func(ctx context.Context, c *api.Client) (err error) {
+	const until = "until both hosts have followed the packets"
+	err := t.Agent.CallWithin(ctx, timeout, until, func(ctx context.Context, c *api.Client) (err error) {
 		out, err = t.follow(ctx, c, r)
 		return err
 	})
@@ -261,7 +262,7 @@ const stages = "troubleshooting#find-where-packets-between-two-addresses-are-los
 
 // hopFinding returns a stage as a finding.
 func hopFinding(t api.Trace, h api.TraceHop) api.Finding {
-	status := cmp.Or(map[string]string{api.HopLost: "lost", api.HopWarning: api.FindingWarning}[h.Status], api.FindingUnknown)
-	return api.Finding{Check: h.Stage, Status: status, Network: t.Network, Peer: h.Node, Tried: "look at " + h.Where, Saw: h.Saw,
-		Do: h.Do, Docs: stages}
+	statuses := map[string]string{api.HopLost: "lost", api.HopWarning: api.FindingWarning}
+	return api.Finding{Check: h.Stage, Status: cmp.Or(statuses[h.Status], api.FindingUnknown), Network: t.Network,
+		Peer: h.Node, Tried: "look at " + h.Where, Saw: h.Saw, Do: h.Do, Docs: stages}
 }

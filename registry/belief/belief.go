@@ -19,7 +19,8 @@
 //     before that, the host is away, and stays known as it was, lapsed, until the earlier record is removed.
 //  6. In a new tree every writer is running now, so any record there replaces a missing one: the indexes of two trees
 //     are not compared.
-//  7. A missing record is shown unless another record has the same subnet, whatever else its host seems to have written.
+//  7. A missing record is shown unless another record has the same subnet, whatever else its host seems to have
+//     written.
 //  8. An announced change only says where to look: the record is read, and must say the same (Unproven). Only the first
 //     record of a host is shown without that, until the next list. It proves nothing about the store.
 //

@@ -29,7 +29,8 @@ func (c *Client) Renew(ctx context.Context, l registry.Lease) error {
 			return registry.ErrLeaseLost
 		}
 		for key, r := range c.store.records { // second leases
-			if r.session == l.Session && strings.HasPrefix(key, leasesDir+l.Network+"/") && key != leaseKey(l.Network, l.Subnet()) {
+			isLease := strings.HasPrefix(key, leasesDir+l.Network+"/")
+			if isLease && r.session == l.Session && key != leaseKey(l.Network, l.Subnet()) {
 				c.store.deleteLocked(key)
 			}
 		}

@@ -147,7 +147,8 @@ func (r *reach) followChain(name string, f flow) (ended bool) {
 
 // flow returns the packets as the rules see them.
 func (p Packet) flow() flow {
-	f := flow{src: hostPrefix(p.Src), dst: hostPrefix(p.Dst), local: hostPrefix(p.Src), in: p.In, out: p.Out, isAnswer: p.IsAnswer}
+	f := flow{src: hostPrefix(p.Src), dst: hostPrefix(p.Dst), local: hostPrefix(p.Src), in: p.In, out: p.Out,
+		isAnswer: p.IsAnswer}
 	if p.Out == "" {
 		f.inbound, f.local = true, f.dst
 	}
