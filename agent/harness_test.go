@@ -228,11 +228,12 @@ func (h *host) build() *Agent {
 	a, err := New(h.config, Options{
 		Logs: logs, Version: "test",
 		Registry: reg, RegistryName: "memory", Firewall: h.wall, Obstacles: h.others.find,
-		Backends:         map[string]backend.Type{"recorder": h.recorder.kind("recorder"), "other": h.recorder.kind("other"), "metered": h.recorder.metered("metered")},
-		EnsureForwarding: func(netip.Prefix, []string, bool) (forwarding.State, error) { return forwarding.State{}, nil },
-		Guard:            func(context.Context, []netip.Prefix, bool) error { return nil },
-		PreferMain:       h.preferMain,
-		FindDetours:      func(kernel.PathQuery) ([]kernel.Detour, error) { return nil, nil },
+		Backends:          map[string]backend.Type{"recorder": h.recorder.kind("recorder"), "other": h.recorder.kind("other"), "metered": h.recorder.metered("metered")},
+		EnsureForwarding:  func(netip.Prefix, []string, bool) (forwarding.State, error) { return forwarding.State{}, nil },
+		Guard:             func(context.Context, []netip.Prefix, bool) error { return nil },
+		PreferMain:        h.preferMain,
+		FindDetours:       func(kernel.PathQuery) ([]kernel.Detour, error) { return nil, nil },
+		RestoreForwarding: func() error { return nil },
 		LockHost: func() (func() error, error) {
 			if h.lockHost != nil {
 				return h.lockHost()

@@ -229,7 +229,7 @@ func TestHelpIsOfTheCommand(t *testing.T) {
 		})
 	}
 	for args, wants := range map[string][]string{
-		"debug":   {"are captured; default 10s", "health and metrics; default 2s"},
+		"debug":   {"are captured; default 10s", "health and metrics, at least 100ms; default 2s"},
 		"monitor": {"default info"},
 		"peers":   {"1 to 100; default 3\n"},
 		"status":  {"\nCommon options, explained by leno -help:\n\n  -address=ADDRESS -ca-cert=FILE "},

@@ -21,8 +21,8 @@ func peersSpec(m cli.Meta) cli.Spec {
 		Synopsis: "List the other hosts in this host's datapath",
 		Help: `
 Lists every other host of a network: its subnet and address, whether its lease
-is held, and, if the backend counts it, the traffic since the agent started, or
-since the device was created.
+is held, and, if the backend counts it, the traffic since the agent started or
+the device was created.
 If packets are encrypted, HANDSHAKE shows how long ago the two hosts last
 agreed on keys: packets to a host with "never" are lost. ENDPOINT shows where
 packets to hosts behind the same NAT go. A host that is ignored is listed with

@@ -266,7 +266,7 @@ func TestMergeRemedy(t *testing.T) {
 	t.Parallel()
 	h := newFleet(4)
 	separate(h, 2, 3)
-	const between = "look at what is between the two: `leno doctor` on host-2 and on host-3"
+	const between = "run `leno doctor` on host-2 and on host-3, and check the switches and firewalls between them"
 	if got := Merge("n", h)[0].Do; got != between {
 		t.Errorf("%q", got)
 	}

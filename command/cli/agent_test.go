@@ -40,7 +40,7 @@ func TestSilentAgent(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	// The reader is closed.
+	// The second call would block if it said something: nothing reads it.
 	if err := f.Call(t.Context(), func(context.Context, *api.Client) error { time.Sleep(20 * time.Millisecond); return nil }); err != nil {
 		t.Error(err)
 	}

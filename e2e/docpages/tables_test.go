@@ -108,6 +108,7 @@ func TestDocumentationSecurity(t *testing.T) {
 		"Change the definition of a network, to interrupt or redirect its packets":                                                      {"httpapi.TestWritesAreMadeUnderTheCallersToken", "httpapi.TestForce"},
 		"Name a `key_file` in a definition, to make hosts write files outside of leno's directories":                                    {"wireguard.TestBadKeys"},
 		"Write a lease that names another host, to get its packets":                                                                     {"store.TestStrangerWithASession", "store.TestStrangerTakesMAC"},
+		"Flag the key `leno/leases/NETWORK/_` in Consul after a loss":                                                                   {"consul.TestSettled"},
 		"Change anything without the right to write":                                                                                    {"httpapi.TestWritesAreMadeUnderTheCallersToken", "consul.TestDefaultTokenIsNotLent"},
 		"Use the agent's socket in `/run/leno`":                                                                                         {"httpapi.TestSocketBesideAddress", "httpapi.TestSocketOfTheGroup"},
 		"Create a socket for commands of other users, to get a token":                                                                   {"trusted.TestCheckSocket"},

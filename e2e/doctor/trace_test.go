@@ -137,11 +137,11 @@ func placedFaults() []placedFault {
 		{name: "blocked tunnel port, and a policy that drops packets of others", begin: func(t *tracing) error {
 			return errors.Join(
 				outside(1, rule("input", "udp dport 8472 drop"))(t),
-				outside(0, "ip link add lan0 type bridge; ip link set lan0 up; ip route add 203.0.113.1 dev lan0; iptables-nft -P FORWARD DROP")(t),
+				outside(0, "ip link add lan1 type bridge; ip link set lan1 up; ip route add 203.0.113.1 dev lan1; iptables-nft -P FORWARD DROP")(t),
 				outside(1, "ip route add 203.0.113.1 via ADDR0; timeout 300 bash -c 'while sleep 0.1; do echo > /dev/udp/203.0.113.1/23; done' > /dev/null 2>&1 & echo $! > DIR1/noise")(t))
 		}, end: func(t *tracing) error {
 			return errors.Join(outside(1, flush+"; kill $(cat DIR1/noise); ip route del 203.0.113.1")(t),
-				outside(0, "iptables-nft -P FORWARD ACCEPT; ip link del lan0")(t))
+				outside(0, "iptables-nft -P FORWARD ACCEPT; ip link del lan1")(t))
 		}, stage: "tunnel", host: 0, words: []string{"UDP port 8472 is lost"}, remedy: []string{"accept UDP port 8472 from ADDR0 to ADDR1"}},
 		{name: "MTU of the underlay", begin: outside(-1, "ip link set HOST1 mtu 1400"), end: outside(-1, "ip link set HOST1 mtu 1500"), stage: "tunnel", host: 0,
 			words: []string{"those of 1450, its MTU, do not"}, remedy: []string{"ip link set dev eth0 mtu 1400"}, partial: true},

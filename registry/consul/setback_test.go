@@ -273,37 +273,6 @@ func TestRestoreUnderManyEntries(t *testing.T) {
 	}
 }
 
-// TestMadeAnewUnderManyEntries: in a re-created tree, a removal that the directory contains counts, however many other
-// entries there are.
-func TestMadeAnewUnderManyEntries(t *testing.T) {
-	t.Parallel()
-	s := newStore(t)
-	watcher, n, leases, index := watched(t, s, settle(time.Hour), never)
-	for _, tree := range []string{"/leases/", "/changes/"} {
-		if _, err := s.admin.KV().DeleteTree(s.prefix+tree, nil); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var back []registry.Lease
-	for i := range leases {
-		back = append(back, claimAgain(t, s, n, i, leases[i]))
-	}
-	for i := range fewEntries + 2 {
-		leaseAt(t, s, n, 50+i, uint64(50+i))
-	}
-	if err := s.open(t).Release(testContext(t), back[0]); err != nil {
-		t.Fatal(err)
-	}
-	set, _, err := watcher.WatchLeases(testContext(t), n, index)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if slices.Contains(slots(set), back[0].Slot) {
-		t.Errorf("slot %d was removed, and is kept: %v", back[0].Slot, slots(set))
-	}
-	wantSlot(t, set, back[1].Slot)
-}
-
 // TestMissingIsMarked: a set marks each record that the store has lost as missing.
 func TestMissingIsMarked(t *testing.T) {
 	t.Parallel()

@@ -62,7 +62,7 @@ func TestPacket(t *testing.T) {
 	}
 }
 
-// TestCounts: of the rules that dropped packets in the meantime, those count that the packets, or answers to them, may meet.
+// TestCounts: of the rules that dropped packets between two readings, those count that the packets, or answers to them, may meet.
 func TestCounts(t *testing.T) {
 	const accepted = "-A INPUT -i lo -j ACCEPT\n-A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n"
 	for _, tt := range []struct {
