@@ -476,14 +476,14 @@ func TestStartHalfway(t *testing.T) {
 			}
 		}
 	}
-	w.apply("udp", "")
-	w.turn("-stop")
-	starts(w.Hosts[2], 2)
-	// While two of the others do not reach each other over the new backend, the switch cannot end.
+	// While two hosts do not reach each other over the new backend, the switch cannot end.
 	_, err := w.Switch.Exec(w.Ctx, "sh", "-euc", `nft add table bridge box
 		nft add chain bridge box c '{ type filter hook forward priority 0; }'
 		nft add rule bridge box c ip saddr "$1" ip daddr "$2" udp dport 8285 drop`, "sh", w.Hosts[0].Addrs[0].String(), w.Hosts[1].Addrs[0].String())
 	w.Must(err)
+	w.apply("udp", "")
+	w.turn("-stop")
+	starts(w.Hosts[2], 2)
 	w.turn("-continue")
 	starts(w.Hosts[3], 3)
 	if c, text := w.carriage(); c.Switch == nil {
