@@ -69,7 +69,7 @@ func (p *patient) directions() error {
 	}
 	err := lab.WaitFor(p.w.ctx, p.hosts[1].Name+" to be cut off", func(ctx context.Context) error {
 		c, err := p.pathsCheck(ctx, 1)
-		if err == nil && (c.Status != api.Critical || !strings.Contains(c.Reason, "others reach each other")) {
+		if err == nil && (c.Status != api.Critical || !strings.Contains(c.Reason, "this host reaches no other one")) {
 			err = fmt.Errorf("%+v", c)
 		}
 		return err

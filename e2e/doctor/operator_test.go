@@ -46,7 +46,7 @@ func operated() []struct {
 			{2, narrow("HOST1", "the fault is on the side of HOST1"), []string{"own link", "1404"}},
 		}, []int{0, 1, 2}},
 		{"UDP port closed on the way to a peer", on(1, "iptables-nft -A INPUT -p udp -s ADDR0 --dport 8472 -j DROP"), on(1, "iptables-nft -F INPUT"), []seen{
-			{0, port("HOST1", "what this host sends to its UDP port 8472 is lost", "the fault is on the side of HOST1", "accept UDP port 8472 from ADDR0 to ADDR1"), []string{"1 of 2 hosts answer"}},
+			{0, port("HOST1", "packets to its UDP port 8472 are lost", "the fault is on the side of HOST1", "accept UDP port 8472 from ADDR0 to ADDR1"), []string{"1 of 2 hosts answer"}},
 			{1, port("HOST0", "iptables-nft table filter chain INPUT", "-s ADDR0/32 -p udp -m udp --dport 8472 -j DROP"), []string{"1 of 2 hosts answer"}},
 		}, []int{0, 1}},
 		{"a rule drops some packets of containers", on(0, dropWeb), on(0, "iptables-nft -D FORWARD 1"), []seen{

@@ -85,7 +85,7 @@ func (b *browser) shows(rows ...string) {
 // choose follows the link of a cell, with scripts and without, and then goes there with the keyboard.
 func (b *browser) choose(from, to string) {
 	b.T.Helper()
-	explained := []string{from + " to " + to, from + " tests its paths itself", "Run next", "leno doctor on " + from}
+	explained := []string{from + " to " + to, "summary sent by " + from, "Run next", "leno doctor on " + from}
 	for _, scripts := range []bool{false, true} {
 		b.Scripts(scripts)
 		b.Open("/ui/network/default")
