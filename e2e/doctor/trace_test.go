@@ -133,7 +133,7 @@ func placedFaults() []placedFault {
 		{name: "a routing rule before main", begin: outside(0, "ip link add ts0 type veth peer name ts1; ip link set ts0 up; ip link set ts1 up; ip route add POOL.0.0/16 dev ts0 table 52; ip rule add pref 5270 lookup 52"),
 			stage: "route", host: 0, words: []string{"leave by ts0", "5270", "lookup 52"}},
 		{name: "blocked tunnel port", begin: outside(1, rule("input", "udp dport 8472 drop")), end: outside(1, flush), stage: "tunnel", host: 0,
-			words: []string{"UDP port 8472 is lost"}, remedy: []string{"accept UDP port 8472 from ADDR0 to ADDR1"}},
+			words: []string{"UDP port 8472 are lost"}, remedy: []string{"accept UDP port 8472 from ADDR0 to ADDR1"}},
 		{name: "blocked tunnel port, and a policy that drops packets of others", begin: func(t *tracing) error {
 			return errors.Join(
 				outside(1, rule("input", "udp dport 8472 drop"))(t),
@@ -142,7 +142,7 @@ func placedFaults() []placedFault {
 		}, end: func(t *tracing) error {
 			return errors.Join(outside(1, flush+"; kill $(cat DIR1/noise); ip route del 203.0.113.1")(t),
 				outside(0, "iptables-nft -P FORWARD ACCEPT; ip link del lan1")(t))
-		}, stage: "tunnel", host: 0, words: []string{"UDP port 8472 is lost"}, remedy: []string{"accept UDP port 8472 from ADDR0 to ADDR1"}},
+		}, stage: "tunnel", host: 0, words: []string{"UDP port 8472 are lost"}, remedy: []string{"accept UDP port 8472 from ADDR0 to ADDR1"}},
 		{name: "MTU of the underlay", begin: outside(-1, "ip link set HOST1 mtu 1400"), end: outside(-1, "ip link set HOST1 mtu 1500"), stage: "tunnel", host: 0,
 			words: []string{"those of 1450, its MTU, do not"}, remedy: []string{"ip link set dev eth0 mtu 1400"}, partial: true},
 		{name: "interface down on the other host", begin: inContainer(1, "ip link set eth0 down"), stage: "container", host: 1,
