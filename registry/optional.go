@@ -16,8 +16,9 @@ type Abilities struct {
 	// changed; zero for never. A store with Followed remembers the answers of WatchLeases, and has Forget, too.
 	Followed func(network string) time.Time
 
-	// Forget drops what the client remembers of the leases of a deleted network. If the network is defined again, its
-	// earlier leases are not mistaken for leases that the store has lost.
+	// Forget drops what the client remembers of the leases of a network that was deleted, or that this host has left.
+	// If the network is defined again, or the host returns, its earlier leases are not mistaken for leases that the
+	// store has lost.
 	Forget func(network string)
 
 	// NodeName returns the store's name of this host, or "" when the store's own agent is not on this host and so cannot

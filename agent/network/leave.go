@@ -81,6 +81,9 @@ func (r *removal) tearDown(ctx context.Context) error {
 	if left == nil {
 		errs = append(errs, r.finish(ctx))
 	}
+	if forget := r.deps.Store.Registry.Abilities().Forget; forget != nil {
+		forget(r.local.Name) // what happens to the leases from now on is not followed
+	}
 	r.deps.Claims.give(r.local.Name)
 	r.previous = netip.Prefix{}
 	r.lease.Reset()

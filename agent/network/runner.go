@@ -251,9 +251,6 @@ func (r *Runner) rounds(ctx context.Context) error {
 			r.report.Event(api.EventNetwork, api.Warning, "the network was deleted, leaving it",
 				map[string]string{"change": "deleted"})
 			newRemoval(r, true).leaveDeleted(ctx)
-			if forget := r.deps.Store.Registry.Abilities().Forget; forget != nil {
-				forget(r.local.Name)
-			}
 			r.definition.forget()
 		case errors.Is(err, errDefinitionChanged):
 			continue
