@@ -377,7 +377,7 @@ var HostStates = []string{
 // HostList is the response of GET /v1/network/:n/hosts.
 type HostList struct {
 	Hosts []Host `json:"hosts"` // those with a problem first, then by name
-	// header X-Leno-Index: changes whenever the answer does, except for times and measured values
+	// Index is the header X-Leno-Index. It changes whenever the answer does, except for times and measured values.
 	Index uint64 `json:"-"`
 }
 

@@ -141,7 +141,7 @@ func newCleaner(c config.Config, o Options) *cleaner {
 	if o.Logger == nil {
 		o.Logger = hclog.NewNullLogger()
 	}
-	o.CNIDir = cmp.Or(o.CNIDir, "/run/leno-cni")
+	o.CNIDir = cmp.Or(o.CNIDir, config.CNIDir)
 	o.WireGuardDir = cmp.Or(o.WireGuardDir, "/var/run/wireguard")
 	if o.RunDir == "" {
 		o.RunDir = filepath.Dir(config.WatchedNetwork("any").SubnetFile)

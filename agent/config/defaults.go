@@ -21,6 +21,9 @@ const DefaultSocket = runDir + "/leno.sock"
 // DevDataDir is the default state directory of `leno agent -dev`, which removes it when it stops.
 const DevDataDir = runDir + "/dev"
 
+// CNIDir is where leno-cni keeps its records by default.
+const CNIDir = "/run/leno-cni"
+
 const defaultTTL = 2 * time.Minute
 
 // Defaults returns the configuration of an agent without any file: it takes part in no network.

@@ -76,7 +76,7 @@ func (e *Examiner) Examine(ctx context.Context, h Host, o api.DoctorOptions) api
 		Connections: forwarding.ReadConnections()}
 	facts.Capabilities, _ = doctor.MissingCapabilities() // nil if the kernel does not tell
 	facts.FlannelChains, _ = foreign.FlannelChains()     // without the right to list them, less is known
-	facts.DirsWithoutCNI = missingCNI(os.Getenv, cniDirs(), cniRecords)
+	facts.DirsWithoutCNI = missingCNI(os.Getenv, cniDirs(), config.CNIDir)
 	for _, c := range h.Health.Checks {
 		if c.Name != health.StoreCheck(h.Config.Store()) {
 			facts.Health = append(facts.Health, c)

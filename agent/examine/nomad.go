@@ -11,9 +11,6 @@ import (
 // cniDirs are the usual directories of CNI configurations: Nomad's default, and that of other runtimes.
 func cniDirs() []string { return []string{"/opt/cni/config", "/etc/cni/net.d"} }
 
-// cniRecords is where leno-cni remembers which containers it has attached.
-const cniRecords = "/run/leno-cni"
-
 var usesLeno = regexp.MustCompile(`"type"\s*:\s*"leno(-cni)?"`)
 
 // missingCNI returns the directories if no CNI configuration in them uses leno, although the agent is a task of Nomad.

@@ -60,7 +60,7 @@ func countLeases(f *peers.Follower) int {
 
 // markSetBack writes n, which the store has, as restored, after the store was set back. Hosts that start now see in no
 // other way that the store may lack leases, and wait for their hosts. One host does so for all. again means that the
-// definition was changed at the same time, maybe without saying so.
+// definition was changed at the same time, so it must be tried again.
 func (d *definitionKeeper) markSetBack(ctx context.Context, n registry.Network) (again bool) {
 	if n.Foreign || time.Since(d.loss.seen) < d.config.Lease.TTL {
 		return false
@@ -81,7 +81,7 @@ func (d *definitionKeeper) markSetBack(ctx context.Context, n registry.Network) 
 type lastLoss struct {
 	restored time.Time // Restored of the definition that was last read
 	seen     time.Time // when this process saw that leases are lacking, zero for never
-	settled  time.Time // when this host takes them for there again
+	settled  time.Time // when this host assumes that they are there again
 }
 
 // isNew reports whether n, which the store has, says of another loss than the definition that was read before.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/api"
 )
 
@@ -18,9 +19,8 @@ func Versions() []string { return []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "
 
 // Defaults of a network configuration.
 const (
-	defaultDataDir = "/run/leno-cni"
-	defaultWait    = 10 * time.Second
-	maxWait        = 10 * time.Minute
+	defaultWait = 10 * time.Second
+	maxWait     = 10 * time.Minute
 )
 
 // networkConf is a network configuration of type leno-cni. It does not depend on the subnet, so the file
@@ -53,7 +53,7 @@ func configKeys() []string {
 // parseConf reads a configuration. Errors have the specification's codes: 6 for undecodable input, 2
 // for an unknown key, 7 for invalid values.
 func parseConf(data []byte) (networkConf, error) {
-	c := networkConf{Wait: defaultWait, DataDir: defaultDataDir}
+	c := networkConf{Wait: defaultWait, DataDir: config.CNIDir}
 	all, err := parseObject(data)
 	if err != nil {
 		return networkConf{}, err
@@ -140,7 +140,7 @@ func parseForDel(data []byte) (networkConf, error) {
 	if err == nil {
 		return c, nil
 	}
-	some := networkConf{DataDir: defaultDataDir}
+	some := networkConf{DataDir: config.CNIDir}
 	var min struct {
 		Name    string `json:"name"`
 		DataDir string `json:"dataDir"`

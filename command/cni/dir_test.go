@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/lenonet/leno/agent/config"
 )
 
 // TestDataDir: leno-cni keeps its data where no other user can write or replace it.
@@ -78,7 +80,7 @@ func TestRelativeDataDir(t *testing.T) {
 			t.Errorf("%q: %v", dir, err)
 		}
 		c, err := parseForDel([]byte(`{"cniVersion":"1.0.0","name":"x","type":"leno-cni","dataDir":"` + dir + `"}`))
-		if err != nil || c.DataDir != defaultDataDir {
+		if err != nil || c.DataDir != config.CNIDir {
 			t.Errorf("%q: %q, %v", dir, c.DataDir, err)
 		}
 	}

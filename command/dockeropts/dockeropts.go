@@ -133,8 +133,7 @@ func (d *Daemon) directRouting(e Engine, add func(name, variable string, value a
 	switch {
 	case !v.isKnown():
 		d.note("Docker's version is not known, so these are options that every version has. From 28.2 on " +
-			"--allow-direct-routing is " +
-			"needed too, or other hosts cannot reach containers: say the version with -docker-version")
+			"--allow-direct-routing is needed too, or other hosts cannot reach containers: say the version with -docker-version")
 	case v.atLeast(28, 2, 0):
 		add("allow-direct-routing", "DIRECT_ROUTING", true)
 	case v.atLeast(28, 0, 2):

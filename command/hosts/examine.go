@@ -50,7 +50,9 @@ type NotAsked struct {
 type Options struct {
 	Network string // only this one; "" for all of this host
 	Passive bool   // send no packets, not even from this host
-	// of the agents on other hosts, such as "http://{ip}:5366"; "" for none unless this host's agent is like it
+
+	// Address is that of the agents on other hosts, such as "http://{ip}:5366"; "" for none unless this host's agent is
+	// like it.
 	Address string
 
 	Now func() time.Time

@@ -161,7 +161,7 @@ func attempt(
 		return registry.Lease{}, err
 	}
 	lost.Forget(n.Name)
-	for _, other := range Surplus(view.Leases, lease) {
+	for _, other := range surplus(view.Leases, lease) {
 		steps.Drop(ctx, other, lease)
 	}
 	return lease, nil
@@ -173,9 +173,9 @@ func needsCurrent(choice registry.Choice, plan registry.Plan, c registry.Claim) 
 	return choice.Existing != nil && !choice.Own || plan.Subnets(choice.Slot)[0] == c.Avoid
 }
 
-// Surplus returns the other held records with the node id of a lease just taken, which must be removed. They were left
+// surplus returns the other held records with the node id of a lease just taken, which must be removed. They were left
 // by a claim whose outcome was never known, or by a store that was set back.
-func Surplus(leases []registry.Lease, taken registry.Lease) (out []registry.Lease) {
+func surplus(leases []registry.Lease, taken registry.Lease) (out []registry.Lease) {
 	for _, l := range leases {
 		if l.NodeID == taken.NodeID && l.Slot != taken.Slot && l.Held() {
 			out = append(out, l)

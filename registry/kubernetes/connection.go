@@ -82,7 +82,7 @@ func (c *connection) open(ctx context.Context, r request) (io.ReadCloser, error)
 		return resp.Body, nil
 	}
 	defer resp.Body.Close()
-	// the caller may wait for as long as a watch lasts
+	// Without this limit, the body may take as long as a watch lasts.
 	limit := time.AfterFunc(requestTimeout, func() { _ = resp.Body.Close() })
 	defer limit.Stop()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<16))

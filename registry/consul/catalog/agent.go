@@ -44,8 +44,8 @@ func (a Agent) Self(ctx context.Context) (Self, error) {
 	return self.Config, transport.Classify(err)
 }
 
-// NodeName returns the name of the Consul agent's node when that agent is on this
-// host, that is, behind a unix socket, a loopback address, or an address of one of this host's interfaces.
+// NodeName returns the name of the Consul agent's node when that agent is on this host, that is, behind a unix socket,
+// a loopback address, or an address of one of this host's interfaces.
 func (a Agent) NodeName(ctx context.Context) (string, error) {
 	local, err := a.isOnThisHost(ctx)
 	if err != nil || !local {

@@ -22,8 +22,8 @@ const (
 	serfFailed
 )
 
-// Members returns what the gossip of the Consul agent, which answers from its memory. A Consul
-// agent on another host is not asked: it would have to answer all hosts.
+// Members returns what the Consul agent knows from its gossip, which it answers from memory. A Consul agent on another
+// host is not asked: it would have to answer all hosts.
 func (a Agent) Members(ctx context.Context) ([]registry.Member, error) {
 	local, err := a.isOnThisHost(ctx)
 	if err != nil || !local {
