@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/e2e/lab"
@@ -89,9 +90,11 @@ func (p *patient) treat(faults ...fault) error {
 		if err := p.finds(f.want); err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
 		}
+		began := time.Now()
 		if err := p.shows(f.want); err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
 		}
+		p.w.t.Logf("%s: shown without being asked %s later", f.name, time.Since(began).Round(10*time.Millisecond))
 		if f.cure == nil {
 			continue
 		}
@@ -285,13 +288,13 @@ const dropWeb = "iptables-nft -I FORWARD 1 -p tcp -d $(sed -n 's/^LENO_SUBNET=\\
 func containers() []fault {
 	return []fault{
 		{"`ip_forward` is off", on(0, "sysctl -qw net.ipv4.ip_forward=0"), typed(0),
-			want{check: "forwarding", network: "NETWORK", words: []string{"net.ipv4.ip_forward", "is 0", "sysctl -w"}}},
+			want{check: "forwarding", network: "NETWORK", shown: "forwarding", words: []string{"net.ipv4.ip_forward", "is 0", "sysctl -w"}}},
 		{"forward policy DROP", on(0, "iptables-nft -P FORWARD DROP"), on(0, "iptables-nft -P FORWARD ACCEPT"),
-			want{check: "rules", network: "NETWORK", words: []string{"chain FORWARD", "policy DROP", "forward = true"}}},
+			want{check: "rules", network: "NETWORK", shown: "foreign_rules", words: []string{"chain FORWARD", "policy DROP", "forward = true"}}},
 		{"Docker's rules in `raw`", on(0, "ip link add docker0 type bridge; ip addr add $(sed -n 's/^LENO_SUBNET=//p' DIR0/NETWORK.env) dev docker0; ip link set docker0 up; "+
 			"iptables-nft -t raw -A PREROUTING -d $(sed -n 's/^LENO_SUBNET=\\(.*\\)\\.1\\/.*/\\1.2/p' DIR0/NETWORK.env) ! -i docker0 -j DROP"),
 			on(0, "iptables-nft -t raw -F PREROUTING; ip link del docker0"),
-			want{check: "rules", network: "NETWORK", words: []string{"table raw chain PREROUTING", "! -i docker0", "--allow-direct-routing"}}},
+			want{check: "rules", network: "NETWORK", shown: "foreign_rules", words: []string{"table raw chain PREROUTING", "! -i docker0", "--allow-direct-routing"}}},
 		{"a rule drops some packets of containers", on(0, dropWeb), typed(0),
 			want{check: "rules", warning: true, network: "NETWORK", words: []string{"table filter chain FORWARD", "-p tcp -m tcp --dport 80 -j DROP", "TCP, to port 80", "it may be intended", "-t filter -D FORWARD -d POOL."}}},
 		{"a rule drops some packets of containers", on(0, rule("forward", "udp dport { 53, 1000-2000 } reject")), on(0, flush),
@@ -307,7 +310,7 @@ func explained() []fault {
 	return []fault{
 		{"a routing rule takes packets to other hosts", on(0, "ip link add ts0 type veth peer name ts1; ip link set ts0 up; ip link set ts1 up; ip route add POOL.0.0/16 dev ts0 table 52; ip rule add pref 5270 lookup 52"),
 			ended("ip rule del pref 5270; ip rule del pref 5269; ip link del ts0"),
-			want{check: "routes", network: "NETWORK", path: api.PathLost, words: []string{"of HOST1 leave by ts0", "a routing rule that is not leno's takes precedence, 5270: from all lookup 52", "`ip rule add to POOL.0.0/16 lookup main priority 5269`"}}},
+			want{check: "routes", network: "NETWORK", shown: "routes", path: api.PathLost, words: []string{"of HOST1 leave by ts0", "a routing rule that is not leno's takes precedence, 5270: from all lookup 52", "`ip rule add to POOL.0.0/16 lookup main priority 5269`"}}},
 		// As wg-quick does for AllowedIPs = 0.0.0.0/0. The peer is behind a router, so its address has no route but the default one.
 		{"a routing rule takes packets to other hosts", both(
 			on(-1, "sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.send_redirects=0 net.ipv4.conf.br0.send_redirects=0"),
@@ -319,12 +322,12 @@ func explained() []fault {
 			want{check: "routes", network: "NETWORK", shown: "routes", path: api.PathLost, words: []string{"packets to ADDR1 of HOST1 leave by wg1",
 				"32765: not from all fwmark 0xca6c lookup 51820", "`ip rule add to ADDR1 lookup main priority 32764`"}}},
 		{"a route of another program to a peer", on(0, "ip link add lan0 type bridge; ip link set lan0 up; ip route add $(sed -n 's/^LENO_SUBNET=\\(.*\\)\\.1\\/.*/\\1.0/p' DIR1/NETWORK.env)/25 dev lan0"), ended("ip link del lan0"),
-			want{check: "overlap", network: "NETWORK", peer: "HOST1", also: []string{"routes"}, path: api.PathLost, words: []string{"where HOST1 has its subnet", "ip route del POOL."}}},
+			want{check: "overlap", network: "NETWORK", peer: "HOST1", also: []string{"routes"}, shown: "routes", path: api.PathLost, words: []string{"where HOST1 has its subnet", "ip route del POOL."}}},
 		{"a route of another program to a peer", on(0, "ip route add blackhole $(sed -n 's/^LENO_SUBNET=\\(.*\\)\\.1\\/.*/\\1.0/p' DIR1/NETWORK.env)/25"), typed(0),
-			want{check: "overlap", network: "NETWORK", peer: "HOST1", also: []string{"routes"}, path: api.PathLost, words: []string{"the route blackhole POOL.", "where HOST1 has its subnet", "`ip route del blackhole POOL."}}},
+			want{check: "overlap", network: "NETWORK", peer: "HOST1", also: []string{"routes"}, shown: "routes", path: api.PathLost, words: []string{"the route blackhole POOL.", "where HOST1 has its subnet", "`ip route del blackhole POOL."}}},
 		{"a rule drops packets of the network for this host itself", on(0, "iptables-nft -N ts-input; iptables-nft -A ts-input -s POOL.0.0/16 ! -i tailscale0 -j DROP; iptables-nft -I INPUT 1 -j ts-input"),
 			on(0, "iptables-nft -D INPUT -j ts-input; iptables-nft -F ts-input; iptables-nft -X ts-input"),
-			want{check: "rules", network: "NETWORK", path: api.PathLost, words: []string{"chain ts-input", "drops packets from POOL.0.0/16 for this host itself", "--netfilter-mode=nodivert"}}},
+			want{check: "rules", network: "NETWORK", shown: "foreign_rules", path: api.PathLost, words: []string{"chain ts-input", "drops packets from POOL.0.0/16 for this host itself", "--netfilter-mode=nodivert"}}},
 		{"a rule drops the answers to test packets", on(0, "iptables-nft -A INPUT -p icmp -j DROP"), typed(0),
 			want{check: "rules", warning: true, network: "NETWORK", path: api.PathReached, words: []string{"chain INPUT", "-p icmp -j DROP", "drops the answers to echo requests of this host"}}},
 	}

@@ -60,9 +60,9 @@ func published(address string) func(*patient, string) string {
 func addresses() []fault {
 	return []fault{
 		{"wrong public address", configured(0, published("192.0.2.200")), configured(0, plain),
-			want{check: "public_ip", network: "NETWORK", words: []string{"192.0.2.200 is not an address of this host", "set underlay.public_ip", "ADDR0"}}},
+			want{check: "public_ip", network: "NETWORK", shown: "paths", words: []string{"192.0.2.200 is not an address of this host", "set underlay.public_ip", "ADDR0"}}},
 		{"duplicate public address", configured(0, published("ADDR1")), configured(0, plain),
-			want{check: "public_ip", network: "NETWORK", words: []string{"another live host has the same public address", `"HOST1" (ADDR1`, "give each host its own"}}},
+			want{check: "public_ip", network: "NETWORK", shown: "conflict", words: []string{"another live host has the same public address", `"HOST1" (ADDR1`, "give each host its own"}}},
 	}
 }
 
