@@ -35,7 +35,8 @@ func newDiagnostics(log hclog.Logger, o Options, env *network.Deps, s *settings,
 	d := &diagnostics{options: o, env: env, settings: s, networks: ns}
 	d.members = members.New(o.Registry.Abilities().Members, env.Reports.Changed)
 	d.paths = paths.New(paths.Options{
-		Log: log.Named("paths"),
+		Log:       log.Named("paths"),
+		Telemetry: env.Reports.Telemetry,
 		Networks: func() (out []paths.Network) {
 			for _, run := range ns.all() {
 				list := func() []api.Peer { return d.peers(run, false).Peers }

@@ -189,6 +189,7 @@ func TestMetrics(t *testing.T) {
 			{name: telemetry.PathUnreachable, labels: []string{"n", "to_peer"}, at: is(0)},
 			{name: telemetry.PathRoundTrip, labels: []string{"n", "median"}, at: over(0)},
 			{name: telemetry.PathLoss, labels: []string{"n", "worst"}, at: is(0)},
+			{name: telemetry.PathProbe, labels: []string{"n"}, at: over(0), do: func() {}},
 			{name: telemetry.FirewallInfo, labels: []string{"nftables"}, at: is(1)},
 			{name: telemetry.TrafficDrops, labels: []string{"n", "tx_errors"}, at: is(0)},
 			{name: telemetry.TrafficPackets, labels: []string{"n", "rx"}, at: is(5), then: is(7),

@@ -29,6 +29,7 @@ import (
 	"github.com/lenonet/leno/agent/hello"
 	"github.com/lenonet/leno/agent/probe"
 	"github.com/lenonet/leno/agent/retry"
+	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
 )
@@ -70,14 +71,15 @@ type Network struct {
 
 // Options are what a Monitor uses.
 type Options struct {
-	Log      hclog.Logger
-	Networks func() []Network
-	Probe    func(ctx context.Context, h probe.Host, peers []api.Peer, r api.ProbeRequest) (api.Probe, error)
-	Listen   hello.Listen
-	Health   *health.Board
-	Events   *events.Log
-	Changed  *watch.Value[struct{}] // set when the state of a path, or what a peer says of itself, has changed
-	Interval func() time.Duration   // the shortest one from one probe of a peer to the next; 0 switches the tests off
+	Log       hclog.Logger
+	Networks  func() []Network
+	Probe     func(ctx context.Context, h probe.Host, peers []api.Peer, r api.ProbeRequest) (api.Probe, error)
+	Listen    hello.Listen
+	Health    *health.Board
+	Events    *events.Log
+	Telemetry *telemetry.Telemetry
+	Changed   *watch.Value[struct{}] // set when the state of a path, or what a peer says of itself, has changed
+	Interval  func() time.Duration   // the shortest one from one probe of a peer to the next; 0 switches the tests off
 
 	// Summary returns what this host says of itself in a network to its peers. Run adds what it knows of the paths.
 	Summary func(network string) api.HostSummary
@@ -428,6 +430,11 @@ func (n *network) send(ctx context.Context, host probe.Host, peers []*peer,
 // whatever its kernel answers.
 func (n *network) count(p *peer, result api.PeerProbe, began time.Time) {
 	result.Reached = result.Reached || n.isAnsweredSince(p, began)
+	for _, w := range result.Ways {
+		if w.Path == api.PathOverlay && w.Small.Answered > 0 {
+			n.m.o.Telemetry.Time(telemetry.PathProbe, time.Duration(w.Small.AvgMS*float64(time.Millisecond)), n.Name)
+		}
+	}
 	if p.judge(result, time.Now()) && p.shown.State == api.PathReached {
 		n.forget(p) // what was lost before says nothing about the path now
 	}

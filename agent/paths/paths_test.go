@@ -18,6 +18,7 @@ import (
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/hello"
 	"github.com/lenonet/leno/agent/probe"
+	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/internal/testkit/hellotest"
@@ -28,6 +29,7 @@ type simulation struct {
 	t        *testing.T
 	board    *health.Board
 	events   *events.Log
+	metrics  *telemetry.Telemetry
 	monitor  *Monitor
 	interval time.Duration
 
@@ -69,6 +71,7 @@ func simulate(t *testing.T, peers int) *simulation {
 	s.board = health.New(time.Now, nil)
 	s.board.Set("n", health.Lease, api.Passing, "")
 	s.events = events.New(time.Now)
+	s.metrics = telemetry.New(telemetry.Config{Retention: time.Hour}, hclog.NewNullLogger(), nil)
 	s.monitor = New(Options{
 		Log:      hclog.NewNullLogger(),
 		Networks: s.networks,
@@ -79,9 +82,10 @@ func simulate(t *testing.T, peers int) *simulation {
 			defer s.mu.Unlock()
 			return api.HostSummary{Version: s.version, Health: api.Passing}
 		},
-		Health:  s.board,
-		Events:  s.events,
-		Changed: watch.New[struct{}](),
+		Health:    s.board,
+		Events:    s.events,
+		Telemetry: s.metrics,
+		Changed:   watch.New[struct{}](),
 		Interval: func() time.Duration {
 			s.mu.Lock()
 			defer s.mu.Unlock()

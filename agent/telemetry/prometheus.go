@@ -44,8 +44,12 @@ func newMetric(row Metric, events *prometheus.Registry) *metric {
 		}
 	case Timer:
 		// Prometheus takes the native histogram if it is configured to, and the buckets otherwise.
+		buckets := row.Buckets
+		if buckets == nil {
+			buckets = []float64{0.001, 0.01, 0.1, 1, 10}
+		}
 		m.time = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: row.Exposed(), Help: row.Help, Buckets: []float64{0.001, 0.01, 0.1, 1, 10},
+			Name: row.Exposed(), Help: row.Help, Buckets: buckets,
 			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100,
 			NativeHistogramMinResetDuration: time.Hour,
 		}, row.Labels)

@@ -17,10 +17,11 @@ const (
 
 // Metric is one row of the table of all metrics.
 type Metric struct {
-	Name   string // without the prefix: "lease.renewals"
-	Kind   Kind
-	Labels []string
-	Help   string // one sentence, with the unit where there is one
+	Name    string // without the prefix: "lease.renewals"
+	Kind    Kind
+	Labels  []string
+	Help    string    // one sentence, with the unit where there is one
+	Buckets []float64 // of a timer, in seconds; nil for the usual ones
 }
 
 // Names of metrics, as Count, Time and the readings take them.
@@ -63,6 +64,7 @@ const (
 	PathPeers     = "paths.peers"
 	PathRoundTrip = "paths.round_trip_seconds"
 	PathLoss      = "paths.loss_ratio"
+	PathProbe     = "paths.probe"
 
 	PathUnreachable = "paths.unreachable"
 
@@ -83,6 +85,9 @@ const (
 	APIDuration = "api.duration"
 	APIWaiting  = "api.waiting"
 )
+
+// roundTrips are the buckets of round trips between hosts, in seconds.
+var roundTrips = []float64{0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1}
 
 // Table returns every metric, in the order of the documentation.
 func Table() []Metric {
@@ -142,7 +147,7 @@ func Table() []Metric {
 			Help: "Round trip of small packets to the other hosts, in seconds: median and worst."},
 		{Name: PathLoss, Kind: Gauge, Labels: and("stat"),
 			Help: "Lost share of the last 20 small packets to a host, 0 to 1: median and worst."},
-
+		{Name: PathProbe, Kind: Timer, Labels: network, Buckets: roundTrips, Help: "Round trip of each answered probe."},
 		{Name: TrafficPackets, Kind: Counter, Labels: and("direction"),
 			Help: "Packets from (rx) and to (tx) other hosts, with vxlan, wireguard and udp."},
 		{Name: TrafficBytes, Kind: Counter, Labels: and("direction"),
