@@ -16,7 +16,7 @@ const (
 	EventCheck   = "check"   // a health check started to fail, or passes again
 	EventLease   = "lease"   // this host's lease was taken, lost, revoked, released, or replaced by another
 	EventNetwork = "network" // joined, left, changed, deleted, or its underlay moved
-	EventPeer    = "peer"    // another host appeared, left, lapsed, returned, moved, or got another subnet
+	EventPeer    = "peer"    // what another host did or reports: see the field change
 	EventPath    = "path"    // packets to another host began to be lost, or arrive again
 	EventDrift   = "drift"   // another program changed the datapath, and the agent repaired it
 	EventStore   = "store"   // the store was emptied or restored to an older state

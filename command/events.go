@@ -19,7 +19,7 @@ func eventsSpec(m cli.Meta) cli.Spec {
 		Help: `
 Lists the recent events of a network, or without NETWORK those of all networks
 and of the agent itself, oldest first: checks that failed and recovered,
-leases acquired and lost, hosts that joined, moved or stopped responding, and
+leases acquired and lost, hosts that joined, moved or have problems, and
 repairs. The agent keeps the last 512.
 
   $ leno events

@@ -193,8 +193,9 @@ type network struct {
 	Network
 	m     *Monitor
 	peers map[netip.Prefix]*peer // by first subnet
-	from  probe.Host             // as it was in the last pass
-	err   error                  // of the last probe for which packets were due
+	hosts hostWatch
+	from  probe.Host // as it was in the last pass
+	err   error      // of the last probe for which packets were due
 
 	searched time.Time // when the largest packet that passes was last searched for
 
@@ -257,6 +258,10 @@ func (n *network) pass(ctx context.Context) {
 	}
 	n.publish()
 	n.tell()
+	for _, e := range n.hosts.follow(time.Now(), n.peers) {
+		e.Network = n.Name
+		n.m.o.Events.Add(e)
+	}
 	status, reason := n.judge()
 	board.Update(n.Name, health.Paths, status, reason)
 }

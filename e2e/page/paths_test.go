@@ -61,6 +61,11 @@ func TestPathsInABrowser(t *testing.T) {
 	other.Shows(a.Name+" to "+c.Name, "Run next", "Slots")
 	other.Clean()
 
+	page.Open("/ui/network/default")
+	for _, h := range []*lab.Host{b, c} { // events of other hosts
+		page.Shows(h.Name + " reported a warning: paths: packets are lost to 1 of 2 hosts")
+	}
+
 	_, err = c.Exec(w.Ctx, "nft", "delete", "table", "inet", "seeded")
 	w.Must(err)
 	page.Open("/ui/network/default")
