@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/go-hclog"
@@ -79,11 +80,7 @@ func (i *iptables) apply(ctx context.Context, want rules) (written []string, err
 
 // isTouched reports whether the tables differ from when they last agreed.
 func (i *iptables) isTouched() bool {
-	touched := false
-	for _, f := range i.families {
-		touched = touched || f.isTouched()
-	}
-	return touched
+	return slices.ContainsFunc(i.families, (*iptablesFamily).isTouched)
 }
 
 // unreadable returns the tables that the programs cannot show, in the notation of nft: "ip filter, ip nat".

@@ -74,13 +74,7 @@ const statusDNAT = 1 << 5
 func nftTracked(key expr.CtKey, bits uint32) []expr.Any {
 	return []expr.Any{
 		&expr.Ct{Key: key, Register: unix.NFT_REG_1},
-		&expr.Bitwise{
-			SourceRegister: unix.NFT_REG_1,
-			DestRegister:   unix.NFT_REG_1,
-			Len:            4,
-			Mask:           binary.NativeEndian.AppendUint32(nil, bits),
-			Xor:            make([]byte, 4),
-		},
+		maskWith(binary.NativeEndian.AppendUint32(nil, bits)),
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: unix.NFT_REG_1, Data: make([]byte, 4)},
 	}
 }
@@ -122,6 +116,12 @@ func loadBytes(offset, length uint32) *expr.Payload {
 	}
 }
 
+// maskWith keeps the bits of the mask in what was loaded.
+func maskWith(mask []byte) *expr.Bitwise {
+	return &expr.Bitwise{SourceRegister: unix.NFT_REG_1, DestRegister: unix.NFT_REG_1, Len: uint32(len(mask)), Mask: mask,
+		Xor: make([]byte, len(mask))}
+}
+
 // nftPrefix matches the address at this offset of the network header; it returns nothing for the zero Prefix. Whole
 // bytes are compared directly, other lengths through a mask.
 func nftPrefix(offset uint32, p netip.Prefix) []expr.Any {
@@ -135,19 +135,13 @@ func nftPrefix(offset uint32, p netip.Prefix) []expr.Any {
 			&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: address[:length]},
 		}
 	}
-	size, mask := len(address), make([]byte, len(address))
+	mask := make([]byte, len(address))
 	for i := range p.Bits() {
 		mask[i/8] |= 0x80 >> (i % 8)
 	}
 	return []expr.Any{
-		loadBytes(offset, uint32(size)),
-		&expr.Bitwise{
-			SourceRegister: unix.NFT_REG_1,
-			DestRegister:   unix.NFT_REG_1,
-			Len:            uint32(size),
-			Mask:           mask,
-			Xor:            make([]byte, size),
-		},
+		loadBytes(offset, uint32(len(address))),
+		maskWith(mask),
 		&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: address},
 	}
 }

@@ -41,24 +41,22 @@ func findBlockades(bases []baseChain, paths []UnderlayPath) []Blockade {
 			if !ok {
 				continue
 			}
-			where, rule := found.location()
-			out = append(out, Blockade{
-				Path:          p,
-				Inbound:       inbound,
-				Where:         where,
-				Rule:          rule,
-				Command:       p.command(found),
-				Removal:       found.removalCommand(),
-				ExceptAnswers: exceptAnswers,
-			})
+			b := p.newBlockade(found, inbound)
+			b.Command, b.ExceptAnswers = p.command(found), exceptAnswers
+			out = append(out, b)
 		}
 		if found, ok := firstDrop(bases, p.echoReplies()); ok {
-			where, rule := found.location()
-			out = append(out, Blockade{Path: p, Inbound: true, Where: where, Rule: rule, Removal: found.removalCommand(),
-				Echoes: true})
+			b := p.newBlockade(found, true)
+			b.Echoes = true
+			out = append(out, b)
 		}
 	}
 	return out
+}
+
+func (p UnderlayPath) newBlockade(f finding, inbound bool) Blockade {
+	where, rule := f.location()
+	return Blockade{Path: p, Inbound: inbound, Where: where, Rule: rule, Removal: f.removalCommand()}
 }
 
 // firstDrop returns the first rule that drops the datagrams of one direction, from whichever port they come. answers

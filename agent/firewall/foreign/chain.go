@@ -65,7 +65,7 @@ func lessCertain(a, b extent) extent {
 	return max(a, b)
 }
 
-// hook is the netfilter hook at which a base chain is called.
+// hook is the netfilter hook at which a base chain is called, by the kernel's number.
 type hook int
 
 const (
@@ -75,6 +75,9 @@ const (
 	hookOutput
 	hookPostrouting
 )
+
+// hookNames returns the hooks' names in nft, by their numbers.
+func hookNames() []string { return []string{"prerouting", "input", "forward", "output", "postrouting"} }
 
 // isPassedBy reports whether a flow passes that hook.
 func (h hook) isPassedBy(f flow) bool {

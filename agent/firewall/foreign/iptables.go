@@ -2,6 +2,7 @@ package foreign
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/lenonet/leno/agent/firewall/netfilter"
@@ -128,10 +129,7 @@ func iptablesCondition(word, value string) condition {
 		if err != nil {
 			return matchUnknown
 		}
-		if word == "-s" {
-			return source(p)
-		}
-		return destination(p)
+		return addressIn(word == "-d", p)
 	case "-i":
 		return inDevice(value)
 	case "-o":
@@ -183,13 +181,11 @@ func iptablesAction(word, target string, chains []string) (action, string) {
 		"CHECKSUM", "SET", "SECMARK", "CONNSECMARK":
 		return continueChain, ""
 	}
-	for _, chain := range chains {
-		if chain == target {
-			if word == "-g" {
-				return gotoChain, target
-			}
-			return jumpToChain, target
-		}
+	switch {
+	case !slices.Contains(chains, target):
+		return unknownAction, ""
+	case word == "-g":
+		return gotoChain, target
 	}
-	return unknownAction, ""
+	return jumpToChain, target
 }

@@ -42,7 +42,7 @@ func listTables(c *netfilter.Conn) (out nftListing, err error) {
 	families := map[nftables.TableFamily]string{
 		nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6", nftables.TableFamilyINet: "inet",
 	}
-	hooks := []string{"prerouting", "input", "forward", "output", "postrouting"}
+	hooks := hookNames()
 	read := map[tableName]bool{}
 	for _, chain := range chains {
 		base, at := netfilter.BaseOf(chain), tableName{families[chain.Table.Family], chain.Table.Name}

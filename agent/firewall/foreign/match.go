@@ -47,11 +47,8 @@ func matchBoth(a, b condition) condition {
 	}
 }
 
-// source matches packets whose source is in one of the prefixes, destination those whose destination is.
-func source(prefixes ...netip.Prefix) condition      { return addressIn(false, prefixes) }
-func destination(prefixes ...netip.Prefix) condition { return addressIn(true, prefixes) }
-
-func addressIn(dst bool, prefixes []netip.Prefix) condition {
+// addressIn matches packets whose source, or with dst whose destination, is in one of the prefixes.
+func addressIn(dst bool, prefixes ...netip.Prefix) condition {
 	return func(f flow) (extent, flow) {
 		have := f.src
 		if dst {

@@ -97,16 +97,8 @@ func (c listedChain) base() (baseChain, bool) {
 	if err := json.Unmarshal(c.Prio, &b.priority); err != nil || !routed {
 		return baseChain{}, false
 	}
-	hooks := map[string]hook{
-		"prerouting":  hookPrerouting,
-		"input":       hookInput,
-		"forward":     hookForward,
-		"output":      hookOutput,
-		"postrouting": hookPostrouting,
-	}
-	h, ok := hooks[c.Hook]
-	b.hook = h
-	return b, ok
+	b.hook = hook(slices.Index(hookNames(), c.Hook))
+	return b, b.hook >= 0
 }
 
 // nftLines parses one rule. A rule with a verdict map becomes several lines.
@@ -353,7 +345,7 @@ func nftAddresses(dst bool, values []string) condition {
 		}
 		prefixes = append(prefixes, p)
 	}
-	return addressIn(dst, prefixes)
+	return addressIn(dst, prefixes...)
 }
 
 // nftValue returns a value as text: a string, a number, a prefix. Any other value cannot be an address or a name.

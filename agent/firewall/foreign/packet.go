@@ -84,11 +84,10 @@ func (r Ruleset) DroppedSince(before Ruleset, p Packet) []Count {
 			out = append(out, Count{p.Path.newObstacle(found), n - was, isCertain})
 		}}).run(f)
 	}
+	rank := map[bool]int{true: 0, false: 1}
 	slices.SortFunc(out, func(a, b Count) int {
-		if a.IsCertain != b.IsCertain {
-			return map[bool]int{true: -1, false: 1}[a.IsCertain]
-		}
-		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(a.Where, b.Where), cmp.Compare(a.Rule, b.Rule))
+		return cmp.Or(rank[a.IsCertain]-rank[b.IsCertain], cmp.Compare(b.Packets, a.Packets), cmp.Compare(a.Where, b.Where),
+			cmp.Compare(a.Rule, b.Rule))
 	})
 	return out
 }
