@@ -75,7 +75,7 @@ func limited(all []Finding, rest string) []Finding {
 // lostPaths returns the causes of paths on which no packet is answered.
 func (m *matrix) lostPaths() (out []Finding) {
 	g := m.graph(api.PathLost)
-	if known, bad := g.pairs(); known > 1 && bad == known && m.sources() > 1 {
+	if g.isComplete() {
 		return []Finding{m.lost(m.all(), "no host reaches another", m.reason(api.PathLost, m.allPairs()),
 			"check the switch between the hosts, and recent changes")}
 	}
@@ -208,14 +208,14 @@ func lookAt(who string) string {
 
 // lost returns a finding about lost paths.
 func (m *matrix) lost(hosts []int, saw, reason, do string) Finding {
-	return Finding{Check: checkPaths, Status: api.FindingFault, Hosts: m.names(hosts), Saw: join(saw, reason), Do: do}
+	return Finding{Check: checkPaths, Status: api.FindingFault, Hosts: first(m.names(hosts)), Saw: join(saw, reason), Do: do}
 }
 
 // reducedPaths returns the causes of paths on which some packets arrive: those that lose full packets, or some packets.
 func (m *matrix) reducedPaths(state, check string) (out []Finding) {
 	g := m.graph(state)
 	add := func(hosts []int, paths []pair, where, who string) {
-		f := Finding{Check: check, Status: api.FindingFault, Hosts: m.names(hosts)}
+		f := Finding{Check: check, Status: api.FindingFault, Hosts: first(m.names(hosts))}
 		mtu, loss := m.measured(state, paths)
 		if state == api.PathShort {
 			f.Saw = fmt.Sprintf("MTU %d %s", mtu, where)
@@ -226,7 +226,7 @@ func (m *matrix) reducedPaths(state, check string) (out []Finding) {
 		}
 		out = append(out, f)
 	}
-	if known, bad := g.pairs(); known > 1 && bad == known && m.sources() > 1 {
+	if g.isComplete() {
 		add(m.all(), m.allPairs(), "on every path", "the hosts")
 		return out
 	}
@@ -419,17 +419,11 @@ func (m *matrix) names(hosts []int) []string {
 	for _, i := range hosts {
 		out = append(out, m.hosts[i].Node)
 	}
-	return first(out)
+	return out
 }
 
 // list names the first of some hosts: "host-1, host-2 and 3 more".
-func (m *matrix) list(hosts []int) string {
-	var names []string
-	for _, i := range hosts {
-		names = append(names, m.hosts[i].Node)
-	}
-	return words(names)
-}
+func (m *matrix) list(hosts []int) string { return words(m.names(hosts)) }
 
 // first returns the names that a finding lists, sorted.
 func first(names []string) []string {

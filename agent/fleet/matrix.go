@@ -138,12 +138,13 @@ func (m *matrix) graph(state string) *graph {
 	return g
 }
 
-// pairs returns the number of pairs of hosts that are known, and of those with the trouble.
-func (g *graph) pairs() (known, bad int) {
+// isComplete reports whether all known pairs of hosts have the trouble, of which more than one host says something.
+func (g *graph) isComplete() bool {
+	known, bad := 0, 0 // twice, from both hosts of a pair
 	for i := range g.bad {
 		known, bad = known+g.known[i], bad+len(g.bad[i])
 	}
-	return known / 2, bad / 2
+	return known > 2 && bad == known && g.m.sources() > 1
 }
 
 // sources returns how many hosts say something.
