@@ -348,14 +348,13 @@ func (v *verdict) judgeRecord(n Network) {
 	if len(public) > 0 && !slices.Equal(r.PublicIPs, public) {
 		say("public address", joinStrings(r.PublicIPs), joinStrings(public))
 	}
-	switch {
-	case len(wrong) > 0:
-		v.add(newFault(CheckRecord, n.Name, "", tried, strings.Join(wrong, "; "),
-			"other hosts send to the addresses in the record. A running agent corrects both: find out why it does not "+
-				fmt.Sprintf("(its lease, its rights in %s, `leno monitor`), or start it", textOf(v.facts.Store.Kind).name)))
-	default:
+	if len(wrong) == 0 {
 		v.add(newOK(CheckRecord, n.Name, tried, "the record matches the device and the underlay"))
+		return
 	}
+	v.add(newFault(CheckRecord, n.Name, "", tried, strings.Join(wrong, "; "),
+		"other hosts send to the addresses in the record. A running agent corrects both: find out why it does not "+
+			fmt.Sprintf("(its lease, its rights in %s, `leno monitor`), or start it", textOf(v.facts.Store.Kind).name)))
 }
 
 func (v *verdict) judgeForwarding(n Network) {

@@ -162,7 +162,8 @@ func processOf(path string) string {
 		return ""
 	}
 	pid, _, _ := strings.Cut(rest, "/")
-	return commandOf(pid)
+	text, _ := os.ReadFile("/proc/" + pid + "/comm") // it may have ended
+	return strings.TrimSpace(string(text))
 }
 
 // answerTime is how long a packet may take to be answered.

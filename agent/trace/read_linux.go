@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 
@@ -74,13 +73,13 @@ func (r reader) lookUp(f *Facts) {
 	if source.IsHere && !destination.IsHere {
 		f.Route = r.route(kernel.RouteQuery{Dst: destination.Address, Src: source.Address, In: bridge(f.From)})
 		if f.From != nil {
-			r.addRefusal(f, source.Address, destination.Address, f.From.Bridge.Name)
+			r.addRefusal(f, f.From.Bridge.Name)
 		}
 	}
 	if destination.IsHere && !source.IsHere {
 		f.Back = r.route(kernel.RouteQuery{Dst: source.Address, Src: destination.Address, In: bridge(f.To)})
 		if links := r.Network.Links; len(links) == 1 { // of several, the packets arrive by one that is not known
-			r.addRefusal(f, source.Address, destination.Address, links[0])
+			r.addRefusal(f, links[0])
 		}
 	}
 	peer := r.peer()
@@ -115,9 +114,9 @@ func (r reader) ownAddress(v4 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// addRefusal adds what the reverse path filter of a device does with packets.
-func (r reader) addRefusal(f *Facts, source, destination netip.Addr, link string) {
-	if refusal, refused := doctor.FindRefusal(source, destination, link); refused {
+// addRefusal adds what the reverse path filter of a device does with the packets.
+func (r reader) addRefusal(f *Facts, link string) {
+	if refusal, refused := doctor.FindRefusal(r.Source.Address, r.Destination.Address, link); refused {
 		f.Refused = append(f.Refused, refusal)
 	}
 }
@@ -284,13 +283,4 @@ func addresses(nl *netlink.Handle, link string) (out []netip.Addr) {
 		}
 	}
 	return out
-}
-
-// commandOf returns the name of a process, for people.
-func commandOf(pid string) string {
-	text, err := os.ReadFile("/proc/" + pid + "/comm")
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(text))
 }

@@ -62,7 +62,7 @@ func (s selector) byInterfaces() (Choice, bool, error) {
 				reason += ", although it is " + is
 			}
 			choice, ok := s.take(l, addr, reason)
-			if !ok || owns && !choice.has(addr) {
+			if !ok || owns && !slices.Contains(choice.Own, addr) {
 				return Choice{}, false, fmt.Errorf("%w: %s, the first of underlay.interfaces that exists, %s; this host has %s",
 					ErrNone, want, s.unusable(l), s.candidates())
 			}
@@ -135,8 +135,9 @@ func (s selector) byReach() (Choice, bool, error) {
 // kernel does.
 func (s selector) byDefaultRoute() (Choice, bool, error) {
 	routes := slices.Clone(s.host.Defaults)
+	rank := map[bool]int{false: 0, true: 1}
 	slices.SortStableFunc(routes, func(a, b DefaultRoute) int {
-		return cmp.Or(compareBool(a.Table != 0, b.Table != 0), compareBool(a.IPv6, b.IPv6),
+		return cmp.Or(rank[a.Table != 0]-rank[b.Table != 0], rank[a.IPv6]-rank[b.IPv6],
 			cmp.Compare(a.Table, b.Table), cmp.Compare(a.Metric, b.Metric))
 	})
 	for _, r := range routes {
@@ -158,16 +159,6 @@ func (s selector) byDefaultRoute() (Choice, bool, error) {
 		}
 	}
 	return Choice{}, false, nil
-}
-
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	}
-	return 1
 }
 
 // take makes the link the choice, unless no address remains. The family of the preferred address comes first, because
@@ -213,7 +204,7 @@ type family struct {
 func (s selector) best(l Link, fits func(Address) bool) netip.Addr {
 	for _, passing := range []bool{false, true} {
 		for _, a := range l.Addrs {
-			if a.passing() == passing && s.usable(a) && fits(a) {
+			if a.passing() == passing && s.flaw(a) == "" && fits(a) {
 				return a.Addr
 			}
 		}
@@ -230,8 +221,6 @@ func (s selector) address(l Link, prefer netip.Addr, v6 bool) (netip.Addr, bool)
 	}
 	return own, own.IsValid()
 }
-
-func (s selector) usable(a Address) bool { return s.flaw(a) == "" }
 
 // flaw returns why the address cannot be given to other hosts.
 func (s selector) flaw(a Address) string {

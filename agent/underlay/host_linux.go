@@ -20,8 +20,6 @@ func open() (kernel, error) {
 	return kernel{h}, err
 }
 
-func (k kernel) close() { k.nl.Close() }
-
 // look lists interfaces, addresses and default routes, and the route to reach if that is valid.
 func (k kernel) look(reach netip.Addr) (Host, error) {
 	var host Host

@@ -45,8 +45,6 @@ type Choice struct {
 	Ports map[uint16]uint16 // as config.Underlay.PublicPorts
 }
 
-func (c Choice) has(own netip.Addr) bool { return slices.Contains(c.Own, own) }
-
 // Select examines the host in the calling thread's network namespace and chooses: the first of u.Interfaces that
 // exists; else the first of u.InterfaceRegex that matches an interface's name or address; else the interface that
 // reaches u.CanReach; and only when none of these is set, that of the default route. PublicIP and PublicIPv6 replace
@@ -81,7 +79,7 @@ func Select(u config.Underlay, need Need) (Choice, error) {
 	if err != nil {
 		return Choice{}, fmt.Errorf("look at the host's interfaces: %w", err)
 	}
-	defer k.close()
+	defer k.nl.Close()
 	host, err := k.look(u.CanReach)
 	if err != nil {
 		return Choice{}, fmt.Errorf("look at the host's interfaces: %w", err)
