@@ -323,15 +323,22 @@ func (h networkHandlers) put(r *http.Request) (out api.Network, err error) {
 	if err := store.PutNetwork(r.Context(), n, kept...); err != nil {
 		return out, err
 	}
-	n, err = store.Network(r.Context(), name)
-	if err != nil {
+	if n, err = h.readWritten(r.Context(), store, name); err != nil {
 		return out, err
 	}
-	h.await(r.Context(), func(known Networks) bool {
-		shown, ok := known.Find(name)
-		return ok && shown.ModifyIndex >= n.ModifyIndex
-	})
 	return h.network(n), nil
+}
+
+// readWritten returns a network that was just written, as the store has it, when the watch of all networks shows it.
+func (h networkHandlers) readWritten(ctx context.Context, store registry.Registry, name string) (registry.Network, error) {
+	n, err := store.Network(ctx, name)
+	if err == nil {
+		h.await(ctx, func(known Networks) bool {
+			shown, ok := known.Find(name)
+			return ok && shown.ModifyIndex >= n.ModifyIndex
+		})
+	}
+	return n, err
 }
 
 // normalizeBackend checks a backend object and fills in its defaults.

@@ -33,18 +33,28 @@ func (h peerHandlers) query(r *http.Request) (query.Query, error) {
 	if err != nil {
 		return query.Query{}, err
 	}
-	_, err = h.joinedNetwork(n.Name)
+	return h.queryPart(n.Name, fmt.Sprintf("peers of %s, history %t", n.Name, withHistory),
+		func(part Network) (query.Content, error) {
+			list := part.Peers(withHistory)
+			return query.Content{Body: list, Basis: fleet.WithoutCounters(list)}, nil
+		})
+}
+
+// queryPart returns a query of this host's part in a network.
+func (h peerHandlers) queryPart(
+	network, name string, read func(part Network) (query.Content, error),
+) (query.Query, error) {
+	_, err := h.joinedNetwork(network)
 	return query.Query{
-		Name: fmt.Sprintf("peers of %s, history %t", n.Name, withHistory),
+		Name: name,
 		Read: func() (query.Content, error) {
-			part, err := h.joinedNetwork(n.Name)
+			part, err := h.joinedNetwork(network)
 			if err != nil {
 				return query.Content{}, err
 			}
-			list := part.Peers(withHistory)
-			return query.Content{Body: list, Basis: fleet.WithoutCounters(list)}, nil
+			return read(part)
 		},
-		Changes: func() []<-chan struct{} { return h.changes(n.Name) },
+		Changes: func() []<-chan struct{} { return h.changes(network) },
 	}, err
 }
 
@@ -54,21 +64,13 @@ func (h peerHandlers) queryHosts(r *http.Request) (query.Query, error) {
 	if err != nil {
 		return query.Query{}, err
 	}
-	_, err = h.joinedNetwork(n.Name)
-	q := query.Query{
-		Name: "hosts of " + n.Name,
-		Read: func() (query.Content, error) {
-			part, err := h.joinedNetwork(n.Name)
-			if err != nil {
-				return query.Content{}, err
-			}
-			hosts, err := part.Hosts()
-			return query.Content{Body: api.HostList{Hosts: hosts}, Basis: fleet.WithoutTimes(hosts)}, err
-		},
-		Changes: func() []<-chan struct{} {
-			_, changed := h.health.Report()
-			return append(h.changes(n.Name), changed)
-		},
+	q, err := h.queryPart(n.Name, "hosts of "+n.Name, func(part Network) (query.Content, error) {
+		hosts, err := part.Hosts()
+		return query.Content{Body: api.HostList{Hosts: hosts}, Basis: fleet.WithoutTimes(hosts)}, err
+	})
+	q.Changes = func() []<-chan struct{} {
+		_, changed := h.health.Report()
+		return append(h.changes(n.Name), changed)
 	}
 	h.readAgain(&q, n.Name)
 	return q, err

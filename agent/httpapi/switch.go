@@ -17,7 +17,12 @@ func (h networkHandlers) getSwitch(r *http.Request) (out api.NetworkSwitch, err 
 	if err != nil {
 		return out, err
 	}
-	set, err := h.recentLeases(r.Context(), n)
+	return h.progress(r.Context(), n)
+}
+
+// progress returns how far the hosts have followed the switch of a network.
+func (h networkHandlers) progress(ctx context.Context, n registry.Network) (api.NetworkSwitch, error) {
+	set, err := h.recentLeases(ctx, n)
 	return definition.Progress(n, set.Leases, h.backends), err
 }
 
@@ -52,7 +57,10 @@ func (h networkHandlers) changeSwitch(r *http.Request) (out api.NetworkSwitch, e
 	if err := store.PutNetwork(r.Context(), from.replacement(changed)); err != nil {
 		return out, err
 	}
-	return h.switchOf(r.Context(), store, name)
+	if n, err = h.readWritten(r.Context(), store, name); err != nil {
+		return out, err
+	}
+	return h.progress(r.Context(), n)
 }
 
 // checkFollowers returns an error if hosts cannot follow a changed switch.
@@ -62,19 +70,4 @@ func (h networkHandlers) checkFollowers(ctx context.Context, from, changed regis
 		return err
 	}
 	return definition.CheckFollowers(from, changed, set.Leases, h.backends)
-}
-
-// switchOf returns how far a network has been switched, as the store has it now.
-func (h networkHandlers) switchOf(ctx context.Context, store registry.Registry,
-	name string) (out api.NetworkSwitch, err error) {
-	n, err := store.Network(ctx, name)
-	if err != nil {
-		return out, err
-	}
-	h.await(ctx, func(known Networks) bool {
-		shown, ok := known.Find(name)
-		return ok && shown.ModifyIndex >= n.ModifyIndex
-	})
-	set, err := h.recentLeases(ctx, n)
-	return definition.Progress(n, set.Leases, h.backends), err
 }
