@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/command/cli"
 	"github.com/lenonet/leno/internal/plural"
 )
@@ -57,13 +58,6 @@ func backendPairs(object json.RawMessage) []cli.Pair {
 	return list
 }
 
-func family(p netip.Prefix) string {
-	if p.Addr().Is6() {
-		return "ipv6"
-	}
-	return "ipv4"
-}
-
 // describePool returns a text such as "10.5.0.0/16, a /24 each, from 10.5.1.0 to 10.5.255.0".
 func describePool(p api.Pool) string {
 	text := p.Prefix.String()
@@ -79,8 +73,7 @@ func describePool(p api.Pool) string {
 func poolPairs(pools []api.Pool) []cli.Pair {
 	var list []cli.Pair
 	for _, p := range pools {
-		name := strings.Replace(family(p.Prefix), "ip", "IP", 1)
-		list = append(list, cli.Pair{name, describePool(p)})
+		list = append(list, cli.Pair{backend.Family(p.Prefix.Addr()), describePool(p)})
 	}
 	return list
 }

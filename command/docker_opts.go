@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -92,7 +93,7 @@ func (o *dockerOpts) run(ctx context.Context) error {
 			"leave it out for the commands that make Docker networks", o.format)
 	case o.format == cli.FormatTable && o.to != "":
 		return cli.UsageErrorf("-write takes -format=%s or -format=%s", formatEnv, cli.FormatJSON)
-	case !isVariable(o.key):
+	case !variableName.MatchString(o.key):
 		return cli.UsageErrorf("-key: %q is not the name of a variable", o.key)
 	}
 	return o.output(ctx)
@@ -142,11 +143,8 @@ func (o *dockerOpts) output(ctx context.Context) error {
 	return nil
 }
 
-// isVariable reports whether a shell accepts the name.
-func isVariable(name string) bool {
-	return name != "" && strings.Trim(name,
-		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_") == "" && (name[0] < '0' || name[0] > '9')
-}
+// variableName matches the names of variables that a shell accepts.
+var variableName = regexp.MustCompile(`^[A-Za-z_]\w*$`)
 
 // print prints the options for people, who can paste them into a shell. conflict is why dockerd would not start with
 // those of docker0.

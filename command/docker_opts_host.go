@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -119,7 +120,7 @@ func (h *dockerHost) read(ctx context.Context) ([]dockeropts.Network, error) {
 	var out []dockeropts.Network
 	for _, s := range sources {
 		for _, word := range slices.Concat([]string{s.name}, h.interfaces, s.interfaces) {
-			if !isShellWord(word) {
+			if !shellWord.MatchString(word) {
 				return nil, cli.UsageErrorf("%q is not the name of a network or device", word)
 			}
 		}
@@ -142,10 +143,8 @@ func (h *dockerHost) read(ctx context.Context) ([]dockeropts.Network, error) {
 	return out, nil
 }
 
-// isShellWord reports whether a shell accepts the word without quotes.
-func isShellWord(word string) bool {
-	return word != "" && strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.@~-") == ""
-}
+// shellWord matches words that a shell accepts without quotes.
+var shellWord = regexp.MustCompile(`^[\w.@~-]+$`)
 
 func missingFileText(s subnetSource) string {
 	if s.state != "" {

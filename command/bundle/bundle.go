@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -205,20 +206,13 @@ func Stream(file, source string, period time.Duration, read func(ctx context.Con
 	}}
 }
 
-// sanitize makes a text usable in a file name.
-func sanitize(text string) string {
-	return strings.Map(func(r rune) rune {
-		if strings.ContainsRune("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.", r) {
-			return r
-		}
-		return '_'
-	}, text)
-}
+// unsafeChar matches a character that is not usable in a file name.
+var unsafeChar = regexp.MustCompile(`[^\w.-]`)
 
 // FileName returns a text as a part of a file name: at most 64 characters, never hidden and never
 // a parent directory.
 func FileName(text string) string {
-	text = strings.TrimLeft(sanitize(text), ".")
+	text = strings.TrimLeft(unsafeChar.ReplaceAllString(text, "_"), ".")
 	if text == "" {
 		return "_"
 	}

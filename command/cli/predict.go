@@ -27,13 +27,9 @@ func predictFlag(m Meta, f *flag.Flag) complete.Predictor {
 			return networkNames(ctx, a)
 		})
 	case "node", "peer":
-		return fromAgent(m, func(ctx context.Context, a *api.Client, args []string) []string {
-			return ofLeases(ctx, a, args, func(l api.Lease) string { return l.Node })
-		})
+		return predictOfLeases(m, func(l api.Lease) string { return l.Node })
 	case "node-id":
-		return fromAgent(m, func(ctx context.Context, a *api.Client, args []string) []string {
-			return ofLeases(ctx, a, args, func(l api.Lease) string { return l.NodeID })
-		})
+		return predictOfLeases(m, func(l api.Lease) string { return l.NodeID })
 	case "log-level":
 		return complete.PredictSet(api.LogLevels()...)
 	}
@@ -160,21 +156,23 @@ func networkNames(ctx context.Context, c *api.Client) (names []string) {
 	return names
 }
 
-// ofLeases returns a value of every lease of the named or default network, or of all networks.
-func ofLeases(ctx context.Context, c *api.Client, args []string, what func(api.Lease) string) (out []string) {
-	names := networkNames(ctx, c)
-	if name, err := network(ctx, c, FirstArg(args)); err == nil && slices.Contains(names, name) {
-		names = []string{name}
-	}
-	for _, n := range names {
-		list, err := c.Leases(ctx, n)
-		if err != nil {
-			continue
+// predictOfLeases completes with a value of every lease of the named or default network, or of all networks.
+func predictOfLeases(m Meta, what func(api.Lease) string) complete.Predictor {
+	return fromAgent(m, func(ctx context.Context, c *api.Client, args []string) (out []string) {
+		names := networkNames(ctx, c)
+		if name, err := network(ctx, c, FirstArg(args)); err == nil && slices.Contains(names, name) {
+			names = []string{name}
 		}
-		for _, l := range list.Leases {
-			out = append(out, what(l))
+		for _, n := range names {
+			list, err := c.Leases(ctx, n)
+			if err != nil {
+				continue
+			}
+			for _, l := range list.Leases {
+				out = append(out, what(l))
+			}
 		}
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
+		slices.Sort(out)
+		return slices.Compact(out)
+	})
 }

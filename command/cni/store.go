@@ -111,23 +111,19 @@ func (s records) remove(file recordFile) error {
 
 // removeUnfinished removes the temporary files of an attachment left by killed calls. The container must be locked.
 func (s records) removeUnfinished(a types.GCAttachment) error {
-	files, err := entries(s.path(s.name, ""))
-	errs := []error{err}
-	for _, file := range files {
-		if strings.HasPrefix(file.Name(), tempPrefix+recordFileName(a.ContainerID, a.IfName)+".") {
-			errs = append(errs, os.Remove(s.path(s.name, file.Name())))
-		}
-	}
-	return errors.Join(errs...)
+	return s.removeFiles(tempPrefix+recordFileName(a.ContainerID, a.IfName)+".", 0)
 }
 
 // removeTemporary removes the configuration's temporary files left by killed calls.
-func (s records) removeTemporary() error {
+func (s records) removeTemporary() error { return s.removeFiles(tempPrefix, maxTempAge) }
+
+// removeFiles removes the configuration's files whose names begin with prefix and that are older than age.
+func (s records) removeFiles(prefix string, age time.Duration) error {
 	files, err := entries(s.path(s.name, ""))
 	errs := []error{err}
 	for _, file := range files {
-		if info, err := file.Info(); err == nil && strings.HasPrefix(file.Name(), tempPrefix) &&
-			time.Since(info.ModTime()) > maxTempAge {
+		if info, err := file.Info(); err == nil && strings.HasPrefix(file.Name(), prefix) &&
+			(age == 0 || time.Since(info.ModTime()) > age) {
 			errs = append(errs, os.Remove(s.path(s.name, file.Name())))
 		}
 	}

@@ -172,15 +172,12 @@ func (e *examination) askHost(ctx context.Context, network string, h *fleet.Host
 	}
 	ctx, cancel := context.WithTimeout(ctx, perHost)
 	defer cancel()
-	reason := ""
 	switch {
 	case !h.Held:
-		reason = "its lease is not held"
+		e.note(h.Node, errors.New("its lease is not held"))
+		return
 	case len(h.PublicIPs) == 0 && strings.Contains(e.Address, ipPlaceholder):
-		reason = "it has no public address"
-	}
-	if reason != "" {
-		e.note(h.Node, errors.New(reason))
+		e.note(h.Node, errors.New("it has no public address"))
 		return
 	}
 	address := strings.ReplaceAll(e.Address, nodePlaceholder, h.Node)
