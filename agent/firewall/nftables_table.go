@@ -46,7 +46,7 @@ func listOwnTable(c *netfilter.Conn) (state nftState, err error) {
 	if err != nil {
 		return state, fmt.Errorf("list chains: %w", err)
 	}
-	rules, err := c.Rules(nftables.TableFamilyINet, TableName, "")
+	rules, err := c.Rules(nftables.TableFamilyINet, TableName)
 	if err != nil {
 		return state, fmt.Errorf("list rules: %w", err)
 	}

@@ -59,7 +59,7 @@ func listTables(c *netfilter.Conn) (out nftListing, err error) {
 			continue
 		}
 		read[at] = true
-		rules, err := c.Rules(chain.Table.Family, chain.Table.Name, "")
+		rules, err := c.Rules(chain.Table.Family, chain.Table.Name)
 		if err != nil {
 			return out, err
 		}

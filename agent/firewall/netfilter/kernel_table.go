@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/google/nftables"
@@ -62,7 +63,7 @@ func (c *Conn) readTable(table *nftables.Table, prefix string) (Table, error) {
 	if err != nil {
 		return t, fmt.Errorf("list chains: %w", err)
 	}
-	rules, err := c.Rules(table.Family, table.Name, "")
+	rules, err := c.Rules(table.Family, table.Name)
 	if err != nil {
 		return t, fmt.Errorf("list rules: %w", err)
 	}
@@ -153,11 +154,6 @@ func listChain(ctx context.Context, path, table, chain string) ([]Rule, error) {
 
 // replaceChain replaces the rules of one chain.
 func (t *Table) replaceChain(chain string, rules []Rule) {
-	var out []Rule
-	for _, r := range t.Rules {
-		if r[1] != chain {
-			out = append(out, r)
-		}
-	}
-	t.Rules = append(out, rules...)
+	others := slices.DeleteFunc(t.Rules, func(r Rule) bool { return r[1] == chain })
+	t.Rules = append(others, rules...)
 }

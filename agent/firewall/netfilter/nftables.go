@@ -161,12 +161,9 @@ func BaseOf(chain *nftables.Chain) Base {
 	return out
 }
 
-// Rules lists a table's rules by chain, in order, or those of one chain when it is named.
-func (c *Conn) Rules(family nftables.TableFamily, table, chain string) (map[string][]NFTRule, error) {
+// Rules lists a table's rules by chain, in order.
+func (c *Conn) Rules(family nftables.TableFamily, table string) (map[string][]NFTRule, error) {
 	only := []netlink.Attribute{{Type: unix.NFTA_RULE_TABLE, Data: append([]byte(table), 0)}}
-	if chain != "" {
-		only = append(only, netlink.Attribute{Type: unix.NFTA_RULE_CHAIN, Data: append([]byte(chain), 0)})
-	}
 	message, err := request(unix.NFT_MSG_GETRULE, netlink.Dump, family, only)
 	if err != nil {
 		return nil, err
