@@ -68,12 +68,8 @@ func open(ctx context.Context) (_ *sockets, err error) {
 	s := &sockets{slots: make(chan struct{}, maxPending), buf: make([]byte, 1<<16),
 		pending: map[pendingKey]*pending{}, errorsByPort: map[netip.AddrPort][]answer{}}
 	var random [2]byte
-	if _, err := rand.Read(random[:]); err != nil {
-		return nil, err
-	}
-	if _, err := rand.Read(s.cookie[:]); err != nil {
-		return nil, err
-	}
+	_, _ = rand.Read(random[:]) // never fails
+	_, _ = rand.Read(s.cookie[:])
 	s.id = int(binary.BigEndian.Uint16(random[:]))
 	defer func() {
 		if err != nil {

@@ -68,7 +68,10 @@ func NewForeignMonitor(log hclog.Logger, find Finder, board *health.Board) *Fore
 
 // Put adds or replaces a network. If its path changed, a look follows soon.
 func (m *ForeignMonitor) Put(p foreign.OverlayPath) {
-	if m.networks.put(p) {
+	m.networks.mu.Lock()
+	defer m.networks.mu.Unlock()
+	if !reflect.DeepEqual(m.networks.paths[p.Network.Name], p) {
+		m.networks.paths[p.Network.Name] = p
 		m.Changed()
 	}
 }
@@ -188,17 +191,6 @@ func (m *ForeignMonitor) writeCheck(network string, found []foreign.Obstacle) {
 	if m.health.Set(network, health.ForeignRules, api.Warning, reason) {
 		m.log.Warn("rules of other programs block containers", "network", network, "rules", reason)
 	}
-}
-
-// put reports whether the path is new or another one.
-func (n *monitored) put(p foreign.OverlayPath) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if reflect.DeepEqual(n.paths[p.Network.Name], p) {
-		return false
-	}
-	n.paths[p.Network.Name] = p
-	return true
 }
 
 // list returns the paths, sorted by network.

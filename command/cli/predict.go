@@ -92,7 +92,7 @@ func PredictNetworks(m Meta) complete.Predictor {
 // predictSubnets completes [NETWORK] SUBNET: the subnets of the named or default network and, if
 // none is named, also the names of networks.
 func predictSubnets(
-	m Meta, subnets func(ctx context.Context, c *api.Client, network string) []netip.Prefix,
+	m Meta, subnets func(ctx context.Context, c *api.Client, network string) ([]netip.Prefix, error),
 ) complete.Predictor {
 	return fromAgent(m, func(ctx context.Context, c *api.Client, args []string) []string {
 		var out []string
@@ -108,7 +108,11 @@ func predictSubnets(
 		if err != nil {
 			return out
 		}
-		for _, s := range subnets(ctx, c, name) {
+		list, err := subnets(ctx, c, name)
+		if err != nil {
+			return out
+		}
+		for _, s := range list {
 			out = append(out, s.String())
 		}
 		return out
@@ -116,33 +120,25 @@ func predictSubnets(
 }
 
 // PredictLeases completes [NETWORK] SUBNET of commands that take a leased subnet.
-func PredictLeases(m Meta) complete.Predictor { return predictSubnets(m, leasedSubnets) }
-
-// PredictReservations completes [NETWORK] SUBNET of commands that take a reserved subnet.
-func PredictReservations(m Meta) complete.Predictor { return predictSubnets(m, reservedSubnets) }
-
-// leasedSubnets returns the subnets of a network's leases.
-func leasedSubnets(ctx context.Context, c *api.Client, network string) (out []netip.Prefix) {
-	list, err := c.Leases(ctx, network)
-	if err != nil {
-		return nil
-	}
-	for _, l := range list.Leases {
-		out = append(out, l.Subnet)
-	}
-	return out
+func PredictLeases(m Meta) complete.Predictor {
+	return predictSubnets(m, func(ctx context.Context, c *api.Client, network string) (out []netip.Prefix, err error) {
+		list, err := c.Leases(ctx, network)
+		for _, l := range list.Leases {
+			out = append(out, l.Subnet)
+		}
+		return out, err
+	})
 }
 
-// reservedSubnets returns the subnets of a network's reservations.
-func reservedSubnets(ctx context.Context, c *api.Client, network string) (out []netip.Prefix) {
-	list, err := c.Reservations(ctx, network)
-	if err != nil {
-		return nil
-	}
-	for _, r := range list.Reservations {
-		out = append(out, r.Subnet)
-	}
-	return out
+// PredictReservations completes [NETWORK] SUBNET of commands that take a reserved subnet.
+func PredictReservations(m Meta) complete.Predictor {
+	return predictSubnets(m, func(ctx context.Context, c *api.Client, network string) (out []netip.Prefix, err error) {
+		list, err := c.Reservations(ctx, network)
+		for _, r := range list.Reservations {
+			out = append(out, r.Subnet)
+		}
+		return out, err
+	})
 }
 
 func networkNames(ctx context.Context, c *api.Client) (names []string) {
