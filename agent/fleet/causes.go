@@ -208,7 +208,8 @@ func lookAt(who string) string {
 
 // lost returns a finding about lost paths.
 func (m *matrix) lost(hosts []int, saw, reason, do string) Finding {
-	return Finding{Check: checkPaths, Status: api.FindingFault, Hosts: first(m.names(hosts)), Saw: join(saw, reason), Do: do}
+	return Finding{Check: checkPaths, Status: api.FindingFault, Hosts: first(m.names(hosts)), Saw: join(saw, reason),
+		Do: do}
 }
 
 // reducedPaths returns the causes of paths on which some packets arrive: those that lose full packets, or some packets.

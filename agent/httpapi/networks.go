@@ -330,7 +330,9 @@ func (h networkHandlers) put(r *http.Request) (out api.Network, err error) {
 }
 
 // readWritten returns a network that was just written, as the store has it, when the watch of all networks shows it.
-func (h networkHandlers) readWritten(ctx context.Context, store registry.Registry, name string) (registry.Network, error) {
+func (h networkHandlers) readWritten(
+	ctx context.Context, store registry.Registry, name string,
+) (registry.Network, error) {
 	n, err := store.Network(ctx, name)
 	if err == nil {
 		h.await(ctx, func(known Networks) bool {
