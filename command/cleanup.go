@@ -84,9 +84,6 @@ func (c *cleanupCommand) load() (config.Config, error) {
 	return config.Load(c.files.sources, options)
 }
 
-// givenToken returns the token that the user gave in place of the agent's, "" for none.
-func (c *cleanupCommand) givenToken() string { return cmp.Or(c.token, c.meta.Getenv("LENO_TOKEN")) }
-
 func (c *cleanupCommand) run(ctx context.Context) error {
 	asJSON, err := c.format.JSON()
 	if err != nil {
@@ -102,7 +99,7 @@ func (c *cleanupCommand) run(ctx context.Context) error {
 	}
 	c.options.Logger = hclog.New(&hclog.LoggerOptions{Name: "leno", Level: hclog.Error, Output: c.meta.Stderr})
 	c.options.Open = func(conf config.Config, log hclog.Logger) (cleanup.Registry, error) {
-		reg, _, err := openRegistryAs(conf, log, c.givenToken())
+		reg, _, err := openRegistryAs(conf, log, cmp.Or(c.token, c.meta.Getenv("LENO_TOKEN")))
 		return reg, err
 	}
 	report, err := cleanup.Run(ctx, conf, c.options)

@@ -43,7 +43,7 @@ func (c *cleaner) findKernel(ctx context.Context) {
 		c.findRoutingRules(ctx, handle, everywhere.Pools)
 		return
 	}
-	t := c.tracesIn(c.o.Network)
+	t := &c.networks[slices.IndexFunc(c.networks, func(t networkTraces) bool { return t.name == c.o.Network })]
 	if len(t.pools) == 0 && !c.o.KeepLease {
 		t.pools, err = c.poolsInStore(ctx, t.name)
 	}
@@ -55,11 +55,6 @@ func (c *cleaner) findKernel(ctx context.Context) {
 	}
 	c.findRoutes(ctx, handle, append(owners, kernel.Owner{Pools: t.pools}))
 	c.findRoutingRules(ctx, handle, t.pools)
-}
-
-// tracesIn returns the traces of a network.
-func (c *cleaner) tracesIn(name string) *networkTraces {
-	return &c.networks[slices.IndexFunc(c.networks, func(t networkTraces) bool { return t.name == name })]
 }
 
 // hasStrayRoutes reports whether there are routes of leno's that belong neither to an owner nor to a known network.
