@@ -18,7 +18,7 @@ type Lineage struct {
 	// the latest.
 	Earlier []string `json:"earlier,omitempty"`
 
-	// Generation is the number of changes since the network was defined, this one included. 0 stands for unknown.
+	// Generation is the number of changes since the network was first defined, this one included. 0 stands for unknown.
 	Generation uint64 `json:"generation,omitempty"`
 }
 
@@ -34,7 +34,8 @@ const (
 // revisionLength is the number of random characters in a revision, with five bits each.
 const revisionLength = 12
 
-// Replacing returns n as the revision that follows old. old is the zero Network if n is a new network.
+// Replacing returns n as the revision that follows old, which has only a lineage if it was deleted, and is the zero
+// Network if n is a new network.
 func (n Network) Replacing(old Network) Network {
 	n.Lineage = Lineage{Revision: rand.Text()[:revisionLength], Generation: min(old.Generation+1, MaxGeneration)}
 	n.FromBlock, n.Restored, n.RestoredLeases = false, old.Restored, old.RestoredLeases

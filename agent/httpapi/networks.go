@@ -184,6 +184,9 @@ func (h networkHandlers) planChange(ctx context.Context, n registry.Network,
 	old, err := h.readBase(ctx, h.store, n.Name)
 	switch {
 	case errors.Is(err, registry.ErrNetworkNotFound):
+		if deleted, ok := errors.AsType[*registry.DeletedError](err); ok {
+			c.Old.Lineage = deleted.Lineage
+		}
 		left, _, err := h.store.WatchReservations(ctx, registry.Network{Name: n.Name}, 0)
 		c.Leftover = reservations(left)
 		return c, err

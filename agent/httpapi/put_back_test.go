@@ -16,7 +16,8 @@ import (
 )
 
 // TestPutBack: a definition that the store has lost, and that this host has in force, keeps its revisions if an operator
-// puts it back, and hosts that know nothing of it learn of the loss. A network that was deleted begins a new list.
+// puts it back, and hosts that know nothing of it learn of the loss. A network that is defined after its deletion
+// replaces the deleted one, and is not a restored one.
 func TestPutBack(t *testing.T) {
 	const key = memory.Prefix + "/networks/n"
 	ctx := context.Background()
@@ -25,11 +26,11 @@ func TestPutBack(t *testing.T) {
 		lose     func(h *host)
 		backend  string
 		same     bool // it is the revision that was lost
-		replaces bool // it is a change of that
+		replaces bool // it replaces that
 	}{
 		{"lost", func(h *host) { h.store.Delete(key) }, `{"type":"recorder"}`, true, false},
 		{"lost, and another one", func(h *host) { h.store.Delete(key) }, `{"type":"recorder","colour":"blue"}`, false, true},
-		{"deleted", func(h *host) { must(t, h.registry.DeleteNetwork(ctx, "n")) }, `{"type":"recorder"}`, false, false},
+		{"deleted", func(h *host) { must(t, h.registry.DeleteNetwork(ctx, "n")) }, `{"type":"recorder"}`, false, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h := newHost(t, nil)
@@ -51,9 +52,9 @@ func TestPutBack(t *testing.T) {
 				t.Errorf("the same revision: %t", same)
 			}
 			if replaces := now.Replaced(known); replaces != tt.replaces {
-				t.Errorf("a change of the one that was lost: %t", replaces)
+				t.Errorf("a change of the one before: %t", replaces)
 			}
-			if restored := !now.Restored.IsZero(); restored != (tt.same || tt.replaces) {
+			if restored := !now.Restored.IsZero(); restored != (tt.name != "deleted") {
 				t.Errorf("restored at %v", now.Restored)
 			}
 			if len(known.Earlier) != 1 || now.Revision == "" {
@@ -151,7 +152,7 @@ func TestPutBackChanged(t *testing.T) {
 			if got := carriers(t, now); got != tt.want {
 				t.Errorf("stored %s, want %s", got, tt.want)
 			}
-			if now.Restored.IsZero() != deleted || now.Replaced(known) == (deleted || now.Revision == known.Revision) {
+			if now.Restored.IsZero() != deleted || now.Replaced(known) == (now.Revision == known.Revision) {
 				t.Errorf("stored %+v, known %+v", now, known)
 			}
 			if tt.max != "" && now.Plan[0].Max != pool.Max {

@@ -37,8 +37,9 @@
 //
 // What a host believes of a network's definition (Definition):
 //
-//  13. A network ends only by a deletion that names the known definition, or one that replaced it, or was written later
-//     in the same record. A definition that is missing without one was lost, and stays in force.
+//  13. A network ends only by a deletion that names the known definition, or one that replaced it: a network that is
+//     defined in place of a deleted one replaces that. Without revisions, a later index in the same record decides. A
+//     definition that is missing without a deletion was lost, and stays in force.
 //  14. The definition in the store counts, unless the known one is later. It is if it has replaced the stored one, or
 //     both are changes of the same definition and it is of a higher generation (registry.Lineage).
 //  15. Of two changes of the same generation, made without knowing each other, the stored one counts, and the other one

@@ -73,18 +73,16 @@ func (k *Definition) IsUsable() bool {
 // IsEndedBy reports whether the deletion is the end of the network. It is not if the definition is a later one, and the
 // deletion came back with an older state of the store.
 //
-// A deletion ends the definition that it names and those that this one has replaced. It may also end one that it does
-// not name, if the indexes of one key prove that it was written later. Only if one of the two has no revision, the time
-// decides where the indexes prove nothing: when the records have different keys, or when the deletion was written in a
-// new cluster, in which the same key was restored and indexes begin lower.
+// A deletion ends the definition that it names and those that this one has replaced. Only if one of the two has no
+// revision, the indexes decide if the deletion is in the same record as the definition and later, and otherwise the
+// time: the record may be another one, or be restored in a new cluster, in which indexes begin lower.
 func (k *Definition) IsEndedBy(d registry.Deletion) bool {
 	n := k.Network
-	isLater := d.CreateIndex == n.CreateIndex && d.ModifyIndex > n.ModifyIndex
 	switch {
 	case d.Revision != "" && n.Revision != "":
-		return isLater || d.Revision == n.Revision || d.Replaced(n)
+		return d.Revision == n.Revision || d.Replaced(n)
 	case d.CreateIndex == n.CreateIndex:
-		return isLater || d.Time.After(k.Used)
+		return d.ModifyIndex > n.ModifyIndex || d.Time.After(k.Used)
 	}
 	return !d.Time.Before(k.Used.Truncate(time.Second))
 }

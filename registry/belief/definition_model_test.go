@@ -121,6 +121,8 @@ func (w *definitions) step() {
 		}
 	case 3:
 		if deleted := (&registry.DeletedError{}); errors.As(err, &deleted) {
+			w.write(registry.Network{Name: "n"}.Replacing(registry.Network{Lineage: deleted.Lineage}), nil)
+		} else if err != nil && w.hosts[i] == nil { // the host knows of no earlier one
 			w.write(registry.Network{Name: "n"}.Replacing(registry.Network{}), nil)
 		}
 	case 4:
