@@ -229,6 +229,41 @@ func TestNewcomerAfterARestore(t *testing.T) {
 	})
 }
 
+// TestNewcomerBeforeTheReturn: in the moment between a restore of the store and the claims of running hosts, nothing
+// shows a new host that leases are missing, so it may take the subnet of a running one. That one withdraws and takes
+// another.
+func TestNewcomerBeforeTheReturn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		a, b, c := newMember(t, store, "a"), newMember(t, store, "b"), newMember(t, store, "c")
+		a.start().ready()
+		d := a.rival("d", netip.Prefix{})
+		before := store.Backup()
+		b.start().ready()
+		subnet := b.subnet()
+		for _, m := range []*member{a, b} {
+			m.deps.Store.Outage.Policy.RestoreInUse = time.Hour // no host writes that leases are missing
+		}
+		b.registry.SetOne("Acquire", registry.ErrUnavailable)
+		store.Restore(before)
+		c.start().ready()
+		if c.subnet() != subnet {
+			t.Fatalf("c has %s, b had %s", c.subnet(), subnet)
+		}
+		b.registry.SetOne("Acquire", nil)
+		b.check(health.Lease, api.Critical, subnet.String(), `"c"`)
+		store.EndSession(d.Session)
+		must(t, store.Client().Revoke(t.Context(), "n", d.Subnet()))
+		b.ready()
+		a.applies(a.with(b, c))
+		b.applies(b.with(a, c))
+		c.applies(c.with(a, b))
+		if b.subnet() != d.Subnet() || c.subnet() != subnet {
+			t.Errorf("b has %s, want %s; c has %s", b.subnet(), d.Subnet(), c.subnet())
+		}
+	})
+}
+
 // keeping is a store that shows the leases that it has lost when it was set back, as Consul and etcd do.
 type keeping struct {
 	registry.Registry
