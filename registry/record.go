@@ -286,9 +286,6 @@ func ReadableLease(value []byte) (l Lease) {
 // NodeIDOf returns the node id in the value of a lease, or "" if it cannot be read.
 func NodeIDOf(value []byte) string { return ReadableLease(value).NodeID }
 
-// BackendTypeOf returns the type of the backend in the value of a lease, or "" if it cannot be read.
-func BackendTypeOf(value []byte) string { return ReadableLease(value).Backend.Type }
-
 // FormatReservation returns the value under which a reservation is stored.
 func FormatReservation(r Reservation) ([]byte, error) {
 	return json.Marshal(reservationRecord{Version: Version, Subnet: r.Subnet, Node: r.Node, NodeID: r.NodeID})

@@ -187,8 +187,8 @@ func TestCheckEncryption(t *testing.T) {
 	}
 }
 
-// TestBackendTypeOf checks that the type of a record's backend is known whatever else is wrong with the record.
-func TestBackendTypeOf(t *testing.T) {
+// TestReadableBackend checks that the type of a record's backend is known whatever else is wrong with the record.
+func TestReadableBackend(t *testing.T) {
 	for value, want := range map[string]string{
 		leaseValue: "vxlan",
 		`{"version":99,"backend":{"type":"udp","port":"x"}}`: "udp",
@@ -197,7 +197,7 @@ func TestBackendTypeOf(t *testing.T) {
 		`{`:                                                  "",
 		``:                                                   "",
 	} {
-		if got := registry.BackendTypeOf([]byte(value)); got != want {
+		if got := registry.ReadableLease([]byte(value)).Backend.Type; got != want {
 			t.Errorf("%s: %q, want %q", value, got, want)
 		}
 	}

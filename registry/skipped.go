@@ -41,28 +41,24 @@ func Shorten(s string, most int) string {
 
 // Find returns the network with the given name, and reports whether there is one.
 func (s NetworkSet) Find(name string) (Network, bool) {
-	i := slices.IndexFunc(s.Networks, func(n Network) bool { return n.Name == name })
-	if i < 0 {
-		return Network{}, false
-	}
-	return s.Networks[i], true
+	return find(s.Networks, func(n Network) bool { return n.Name == name })
 }
 
 // Deletion returns the record of a network's deletion, and reports whether there is one.
 func (s NetworkSet) Deletion(name string) (Deletion, bool) {
-	i := slices.IndexFunc(s.Deleted, func(d Deletion) bool { return d.Network == name })
-	if i < 0 {
-		return Deletion{}, false
-	}
-	return s.Deleted[i], true
+	return find(s.Deleted, func(d Deletion) bool { return d.Network == name })
 }
 
 // Unusable returns why a network's record cannot be used, and reports whether that is so. The network has not ended
 // then: its record is there.
 func (s NetworkSet) Unusable(name string) (reason string, unusable bool) {
-	i := slices.IndexFunc(s.Bad, func(b BadRecord) bool { return name != "" && b.Network == name })
-	if i < 0 {
-		return "", false
+	bad, unusable := find(s.Bad, func(b BadRecord) bool { return name != "" && b.Network == name })
+	return bad.Reason, unusable
+}
+
+func find[T any](all []T, is func(T) bool) (found T, ok bool) {
+	if i := slices.IndexFunc(all, is); i >= 0 {
+		return all[i], true
 	}
-	return s.Bad[i].Reason, true
+	return found, false
 }

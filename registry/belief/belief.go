@@ -299,7 +299,7 @@ func (b *Belief) IsSetBack(l List, suspected bool) bool {
 func (b *Belief) Unconfirmed(l List) []*Record {
 	var out []*Record
 	for key, r := range b.known {
-		if l.Records[key] == nil && (l.SetBack || l.Marker != b.tree.marker || !l.Removed(r)) {
+		if l.Records[key] == nil && !l.Removed(r) {
 			out = append(out, r)
 		}
 	}

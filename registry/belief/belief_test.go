@@ -73,7 +73,7 @@ func leaseOf(node, backend, mark string) string {
 func record(key, value, session string, modified uint64) *Record {
 	return &Record{Key: key, Value: []byte(value), Lease: registry.Lease{
 		NodeID:      registry.NodeIDOf([]byte(value)),
-		Backend:     registry.Backend{Type: registry.BackendTypeOf([]byte(value))},
+		Backend:     registry.Backend{Type: registry.ReadableLease([]byte(value)).Backend.Type},
 		Session:     session,
 		CreateIndex: min(10, modified),
 		ModifyIndex: modified,

@@ -43,10 +43,8 @@ func (f *follower) parse(key string, value []byte) *belief.Record {
 func parseRecord(n registry.Network, prefix string, pair *api.KVPair) *belief.Record {
 	r := &belief.Record{Key: pair.Key, Value: registry.Bounded(pair.Value)}
 	if r.Lease, r.Err = registry.ParseLease(n, pair.Key[len(prefix):], pair.Value); r.Err != nil {
-		r.Lease = registry.Lease{
-			NodeID:  registry.NodeIDOf(pair.Value),
-			Backend: registry.Backend{Type: registry.BackendTypeOf(pair.Value)},
-		}
+		readable := registry.ReadableLease(pair.Value)
+		r.Lease = registry.Lease{NodeID: readable.NodeID, Backend: registry.Backend{Type: readable.Backend.Type}}
 	}
 	r.Lease = stored(r.Lease, pair)
 	return r

@@ -20,15 +20,11 @@ type Answers struct {
 func (a *Answers) Ended(after uint64, err error, confirmed time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	switch {
-	case err == nil:
-		a.failed, a.certain = false, confirmed
-		a.owed = a.owed && after == 0 // a read for another caller tells the one that watches nothing
-	case !a.failed && !a.certain.IsZero():
-		a.failed, a.owed, a.certain = true, true, confirmed
-	default:
-		a.failed, a.owed = true, true
+	if err == nil || !a.failed && !a.certain.IsZero() {
+		a.certain = confirmed
 	}
+	// A read for another caller tells the one that watches nothing.
+	a.failed, a.owed = err != nil, err != nil || a.owed && after == 0
 }
 
 // Owed reports whether a call that watches must return at once, even if nothing has changed: one has failed, and its
