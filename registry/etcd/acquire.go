@@ -85,16 +85,15 @@ func (a *acquisition) Keep(ctx context.Context) (lease registry.Lease, ok bool, 
 		return lease, false, err
 	}
 	keys, name := a.conn.keys, a.network.Name
-	var read *clientv3.TxnResponse
-	err = a.conn.call(ctx, func(ctx context.Context, api *clientv3.Client) (err error) {
-		read, err = api.Txn(ctx).If(
-			unchanged(keys.definition(name), a.network.ModifyIndex),
-			clientv3.Compare(clientv3.LeaseValue(keys.lease(name, wanted.Subnets)), "=", held.kept),
-			clientv3.Compare(clientv3.LeaseValue(keys.session(name, held.kept)), "=", held.alive),
-		).Then(clientv3.OpGet(keys.lease(name, wanted.Subnets))).Commit()
-		return err
-	})
-	if err != nil || !read.Succeeded {
+	read, err := a.conn.doIf(ctx, []clientv3.Cmp{
+		unchanged(keys.definition(name), a.network.ModifyIndex),
+		clientv3.Compare(clientv3.LeaseValue(keys.lease(name, wanted.Subnets)), "=", held.kept),
+		clientv3.Compare(clientv3.LeaseValue(keys.session(name, held.kept)), "=", held.alive),
+	}, clientv3.OpGet(keys.lease(name, wanted.Subnets)))
+	if err == errRefused {
+		return lease, false, nil
+	}
+	if err != nil {
 		return lease, false, err
 	}
 	r := newRecord(read.Responses[0].GetResponseRange().Kvs[0])
@@ -160,9 +159,10 @@ func (a *acquisition) Holders(ctx context.Context) ([]registry.Holder, error) {
 	if err != nil {
 		return nil, registry.Wrap(err, "list sessions of network %s", a.network.Name)
 	}
-	made := a.view.made
-	generation := generationOf(made)
-	ids = slices.DeleteFunc(ids, func(id clientv3.LeaseID) bool { return made != 0 && id&generationMask == generation })
+	if made := a.view.made; made != 0 {
+		generation := generationOf(made)
+		ids = slices.DeleteFunc(ids, func(id clientv3.LeaseID) bool { return id&generationMask == generation })
+	}
 	holders := a.conn.sessions.holdersOf(a.tree.Below(a.conn.keys.sessions(a.network.Name)), ids)
 	own, ok := parseSession(a.claim.Session)
 	for i, h := range holders {
@@ -181,9 +181,9 @@ var errOtherPlan = fmt.Errorf("%w: the network has another plan now", registry.E
 // until that is confirmed: onlyOwn is true then, and the host may have the subnet that it uses and no other.
 func (a *acquisition) checkPlan(t *tree) (onlyOwn bool, err error) {
 	n, err := parseNetwork(a.network.Name, t.Get(a.conn.keys.definition(a.network.Name)))
-	deleted := &registry.DeletedError{}
+	_, isDeleted := errors.AsType[*registry.DeletedError](err)
 	switch {
-	case errors.As(err, &deleted):
+	case isDeleted:
 		return false, err
 	case err != nil || slices.Equal(n.Plan, a.network.Plan):
 		return false, nil
@@ -293,17 +293,13 @@ func (a *acquisition) giveWay(ctx context.Context, wanted registry.Lease, revisi
 		return nil
 	}
 	prefix, key := a.conn.keys.leases(a.network.Name), a.conn.keys.lease(a.network.Name, wanted.Subnets)
-	var since *clientv3.GetResponse
-	err := a.conn.call(ctx, func(ctx context.Context, api *clientv3.Client) (err error) {
-		since, err = api.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithMinModRev(int64(a.tree.Revision)+1),
-			clientv3.WithKeysOnly())
-		return err
-	})
+	since, err := a.conn.do(ctx, clientv3.OpGet(prefix, clientv3.WithPrefix(),
+		clientv3.WithMinModRev(int64(a.tree.Revision)+1), clientv3.WithKeysOnly()))
 	if err != nil {
 		return registry.Wrap(err, "read %s", prefix)
 	}
 	isWanted := func(p netip.Prefix) bool { return slices.Contains(wanted.Subnets, p) }
-	for _, kv := range since.Kvs {
+	for _, kv := range since.Get().Kvs {
 		subnets, err := flannel.ParseSubnetKey(string(kv.Key)[len(prefix):])
 		if err != nil || string(kv.Key) == key || !slices.ContainsFunc(subnets, isWanted) {
 			continue
@@ -389,10 +385,9 @@ func (a *acquisition) resolve(ctx context.Context, wanted registry.Lease, key st
 		return registry.Lease{}, fmt.Errorf("write %s: %w", key, failure)
 	case r != nil && r.lease == a.session.kept && bytes.Equal(r.value, value):
 		if r.created == r.modified {
-			err = a.giveWay(ctx, wanted, r.modified)
-		}
-		if err != nil {
-			return registry.Lease{}, err
+			if err := a.giveWay(ctx, wanted, r.modified); err != nil {
+				return registry.Lease{}, err
+			}
 		}
 		return stored(wanted, r, a.session.String()), nil
 	}

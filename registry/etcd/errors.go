@@ -58,3 +58,11 @@ func classifyWatch(ctx context.Context, err error) error {
 
 // errRefused means that a transaction was refused because a record had changed since it was read.
 var errRefused = claims.ErrOutdated
+
+// conflict returns errRefused as an ErrConflict, and other errors unchanged.
+func conflict(err error) error {
+	if err == errRefused {
+		return fmt.Errorf("%w: %w", registry.ErrConflict, err)
+	}
+	return err
+}

@@ -99,10 +99,7 @@ func (c *Client) Expire(ctx context.Context, l registry.Lease) (err error) {
 	_, err = c.own.transact(ctx, []clientv3.Cmp{
 		unchanged(r.key, l.ModifyIndex), unchanged(c.own.keys.session(l.Network, r.lease), 0),
 	}, clientv3.OpDelete(r.key))
-	if errors.Is(err, errRefused) {
-		err = fmt.Errorf("%w: %w", registry.ErrConflict, err)
-	}
-	return err
+	return conflict(err)
 }
 
 // Restore implements registry.Leases.
@@ -113,17 +110,19 @@ func (c *Client) Restore(ctx context.Context, n registry.Network, l registry.Lea
 		return err
 	}
 	key := c.own.keys.lease(n.Name, l.Subnets)
-	marker, err := c.own.getIf(ctx, isFree(n, key), c.own.keys.marker(n.Name)) // most hosts find the lease restored
-	if errors.Is(err, errRefused) {
+	conditions, marker := []clientv3.Cmp{isFree(n, key)}, c.own.keys.marker(n.Name)
+	read, err := c.own.doIf(ctx, conditions, clientv3.OpGet(marker)) // most hosts find the lease restored
+	if err == errRefused {
 		err = fmt.Errorf("%w: the subnet is taken", registry.ErrConflict)
 	}
 	if err != nil {
 		return err
 	}
-	if marker == nil {
-		return fmt.Errorf("%w: %s is missing", registry.ErrUncertain, c.own.keys.marker(n.Name))
+	found := read.Responses[0].GetResponseRange().Kvs
+	if len(found) == 0 {
+		return fmt.Errorf("%w: %s is missing", registry.ErrUncertain, marker)
 	}
-	conditions := []clientv3.Cmp{unchanged(marker.key, marker.modified), isFree(n, key)}
+	conditions = append(conditions, unchanged(marker, uint64(found[0].ModRevision)))
 	if l.Foreign {
 		hold = registry.FlannelTTL // flanneld does not write it before
 		others, err := c.own.restoreBeside(ctx, n, l)
@@ -136,11 +135,8 @@ func (c *Client) Restore(ctx context.Context, n registry.Network, l registry.Lea
 	if err != nil {
 		return err
 	}
-	_, err = c.own.transact(ctx, conditions,
-		clientv3.OpPut(key, string(value), clientv3.WithLease(kept)))
-	if errors.Is(err, errRefused) {
-		err = fmt.Errorf("%w: %w", registry.ErrConflict, err)
-	}
+	_, err = c.own.transact(ctx, conditions, clientv3.OpPut(key, string(value), clientv3.WithLease(kept)))
+	err = conflict(err)
 	if err != nil && !errors.Is(err, registry.ErrUnavailable) { // otherwise the record may exist
 		_ = c.own.revoke(ctx, kept)
 	}
@@ -228,13 +224,8 @@ func (c *connection) isCurrent(ctx context.Context, n registry.Network, first ne
 		session := c.keys.session(n.Name, r.lease)
 		conditions = append(conditions, unchanged(r.key, r.modified), unchanged(session, t.Modified(session)))
 	}
-	same := false
-	err := c.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
-		resp, err := api.Txn(ctx).If(conditions...).Commit()
-		same = err == nil && resp.Succeeded && resp.Header.ClusterId == t.Cluster
-		return err
-	})
-	return err == nil && same
+	resp, err := c.doIf(ctx, conditions)
+	return err == nil && resp.Header.ClusterId == t.Cluster
 }
 
 // WatchLeases implements registry.Leases.

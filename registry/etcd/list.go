@@ -76,7 +76,7 @@ func (s *servers) listOnce(ctx context.Context, prefix string) (*tree, error) {
 // readPage reads the first keys below prefix that are not before from, at most limit of them, as of a revision, 0 for
 // the present one. With limit 0 it reads one key without its value, as if that was as large as a page.
 func (s *servers) readPage(ctx context.Context, from, prefix string, limit int64, revision uint64) (
-	resp *clientv3.GetResponse, err error) {
+	*clientv3.GetResponse, error) {
 	options := []clientv3.OpOption{
 		clientv3.WithRange(clientv3.GetPrefixRangeEnd(prefix)),
 		clientv3.WithLimit(max(limit, 1)),
@@ -85,23 +85,20 @@ func (s *servers) readPage(ctx context.Context, from, prefix string, limit int64
 	if limit == 0 {
 		options = append(options, clientv3.WithKeysOnly())
 	}
-	err = s.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
-		resp, err = api.Get(ctx, from, options...)
-		if err == rpctypes.ErrCompacted || err == rpctypes.ErrFutureRev {
-			return errOtherState
-		}
-		return err
-	})
+	answer, err := s.do(ctx, clientv3.OpGet(from, options...))
+	if err == rpctypes.ErrCompacted || err == rpctypes.ErrFutureRev {
+		err = errOtherState
+	}
 	if err == nil && limit == 0 {
-		for _, kv := range resp.Kvs {
+		for _, kv := range answer.Get().Kvs {
 			kv.Value = registry.TooLarge(maxPageSize)
 		}
 	}
-	return resp, err
+	return answer.Get(), err
 }
 
 // isTooLarge reports whether an answer was too large to be received.
 func isTooLarge(err error) bool {
-	var etcds rpctypes.EtcdError // such as that the server has too many requests
-	return status.Code(err) == codes.ResourceExhausted && !errors.As(err, &etcds)
+	_, isEtcds := errors.AsType[rpctypes.EtcdError](err) // such as that the server has too many requests
+	return status.Code(err) == codes.ResourceExhausted && !isEtcds
 }

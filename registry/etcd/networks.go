@@ -50,11 +50,9 @@ func (c *Client) Network(ctx context.Context, name string) (registry.Network, er
 // PutNetwork implements registry.Networks. A network can be given at most maxKept reservations.
 func (c *Client) PutNetwork(ctx context.Context, n registry.Network, kept ...registry.Reservation) (err error) {
 	defer func() { err = registry.Wrap(err, "put network %s", n.Name) }()
-	plan, err := n.Plan.Normalize()
-	if err != nil {
+	if n.Plan, err = n.Plan.Normalize(); err != nil {
 		return err
 	}
-	n.Plan = plan
 	value, err := flannel.FormatNetwork(n)
 	if err != nil {
 		return err
@@ -155,17 +153,8 @@ func (c *connection) deleteNetwork(ctx context.Context, name string) error {
 // purgeDeletions removes the records of old deletions whose networks have no leases any more, except that of the
 // network name. Those that it cannot remove stay until the next deletion.
 func (c *connection) purgeDeletions(ctx context.Context, t *tree, name string) {
-	var deletions []registry.Deletion
-	for _, r := range t.Records {
-		other, ok := c.keys.definedIn(r.key)
-		if !ok || other == name {
-			continue
-		}
-		_, err := parseNetwork(other, r)
-		if deleted, ok := errors.AsType[*registry.DeletedError](err); ok {
-			deletions = append(deletions, deleted.Deletion)
-		}
-	}
+	deletions := c.networks(c.keys.definitions(t)).Deleted
+	deletions = slices.DeleteFunc(deletions, func(d registry.Deletion) bool { return d.Network == name })
 	var old []*record
 	for _, d := range registry.OldDeletions(deletions) {
 		if len(t.Below(c.keys.leases(d.Network))) == 0 {

@@ -134,13 +134,10 @@ func (c *Client) RemoveReservation(ctx context.Context, network string, subnet n
 	if err == nil {
 		n, _ := parseNetwork(network, r)
 		key := c.own.keys.reservation(network, n.Plan.First(subnet))
-		err = c.own.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
-			resp, err := api.Delete(ctx, key)
-			if err == nil && resp.Deleted == 0 {
-				err = registry.ErrReservationNotFound
-			}
-			return err
-		})
+		var resp clientv3.OpResponse
+		if resp, err = c.own.do(ctx, clientv3.OpDelete(key)); err == nil && resp.Del().Deleted == 0 {
+			err = registry.ErrReservationNotFound
+		}
 	}
 	return registry.Wrap(err, "remove reservation %s in network %s", subnet, network)
 }

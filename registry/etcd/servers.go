@@ -176,57 +176,44 @@ func hasFailed(ctx context.Context, conn *grpc.ClientConn) bool {
 
 // get reads one record; nil when there is none.
 func (s *servers) get(ctx context.Context, key string) (*record, error) {
-	var r *record
-	err := s.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
-		resp, err := api.Get(ctx, key)
-		if err == nil && len(resp.Kvs) > 0 {
-			r = newRecord(resp.Kvs[0])
-		}
+	resp, err := s.do(ctx, clientv3.OpGet(key))
+	if err != nil || len(resp.Get().Kvs) == 0 {
+		return nil, registry.Wrap(err, "read %s", key)
+	}
+	return newRecord(resp.Get().Kvs[0]), nil
+}
+
+// do carries out one operation.
+func (s *servers) do(ctx context.Context, op clientv3.Op) (resp clientv3.OpResponse, err error) {
+	err = s.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
+		resp, err = api.Do(ctx, op)
 		return err
 	})
-	return r, registry.Wrap(err, "read %s", key)
+	return resp, err
 }
 
-// getIf is get under a condition. The error is errRefused when it does not hold.
-func (s *servers) getIf(ctx context.Context, condition clientv3.Cmp, key string) (r *record, err error) {
-	err = s.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
-		resp, err := api.Txn(ctx).If(condition).Then(clientv3.OpGet(key)).Commit()
-		switch {
-		case err != nil:
-			return err
-		case !resp.Succeeded:
-			return errRefused
-		}
-		if found := resp.Responses[0].GetResponseRange().Kvs; len(found) > 0 {
-			r = newRecord(found[0])
-		}
-		return nil
-	})
-	return r, err
-}
-
-// transact carries out the operations if all conditions hold, and returns the revision. The error is errRefused when
-// they do not.
-func (s *servers) transact(ctx context.Context, conditions []clientv3.Cmp,
-	ops ...clientv3.Op) (revision uint64, err error) {
-	err = s.call(ctx, func(ctx context.Context, api *clientv3.Client) error {
-		resp, err := api.Txn(ctx).If(conditions...).Then(ops...).Commit()
-		switch {
-		case err != nil:
-			return err
-		case !resp.Succeeded:
-			return errRefused
-		}
-		revision = uint64(resp.Header.Revision)
-		return nil
-	})
-	switch {
-	case err == nil:
-		s.noteWritten(revision)
-	case err != errRefused:
-		s.noteWritten(unknown)
+// doIf carries out the operations if all conditions hold. The error is errRefused when they do not.
+func (s *servers) doIf(ctx context.Context, conditions []clientv3.Cmp, ops ...clientv3.Op) (
+	*clientv3.TxnResponse, error) {
+	resp, err := s.do(ctx, clientv3.OpTxn(conditions, ops, nil))
+	if err == nil && !resp.Txn().Succeeded {
+		err = errRefused
 	}
-	return revision, err
+	return resp.Txn(), err
+}
+
+// transact is doIf for operations that write. It returns the revision.
+func (s *servers) transact(ctx context.Context, conditions []clientv3.Cmp, ops ...clientv3.Op) (uint64, error) {
+	resp, err := s.doIf(ctx, conditions, ops...)
+	if err != nil {
+		if err != errRefused {
+			s.noteWritten(unknown)
+		}
+		return 0, err
+	}
+	revision := uint64(resp.Header.Revision)
+	s.noteWritten(revision)
+	return revision, nil
 }
 
 // unchanged is the condition that a key has the given version; version 0 means that it does not exist.
