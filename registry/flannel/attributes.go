@@ -35,6 +35,14 @@ func ParseAttributes(value []byte) (Attributes, error) {
 	return a, nil
 }
 
+// data returns the data for packets of a family, and the name of that member.
+func (a *Attributes) data(isIPv6 bool) (member string, data *json.RawMessage) {
+	if isIPv6 {
+		return "BackendV6Data", &a.BackendV6Data
+	}
+	return "BackendData", &a.BackendData
+}
+
 // PublicIPs returns the addresses of the host, IPv4 first.
 func (a Attributes) PublicIPs() (out []netip.Addr) {
 	for _, ip := range []*netip.Addr{a.PublicIP, a.PublicIPv6} {

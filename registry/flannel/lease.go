@@ -40,11 +40,7 @@ func FormatLease(n registry.Network, l registry.Lease) ([]byte, error) {
 	if s := unreachable(l); s.IsValid() && l.Backend.Type == hostGW {
 		return nil, registry.InvalidRecord(fmt.Sprintf("host-gw needs a public address of the family of %s", s))
 	}
-	a, err := attributesOf(n, l)
-	if err != nil {
-		return nil, err
-	}
-	value, err := json.Marshal(a)
+	value, err := json.Marshal(attributesOf(n, l))
 	if err != nil {
 		return nil, err
 	}
@@ -88,30 +84,18 @@ func unreachable(l registry.Lease) netip.Prefix {
 }
 
 // attributesOf returns the attributes of a leno host's lease.
-func attributesOf(n registry.Network, l registry.Lease) (Attributes, error) {
+func attributesOf(n registry.Network, l registry.Lease) Attributes {
 	a := addressesOf(l)
-	mac, macV6 := macsOf(n, l)
-	if mac == "" && macV6 == "" {
-		return a, nil
+	from := n.Backend
+	if from.Type != vxlan { // the host has not followed the network yet
+		from = l.Backend
 	}
-	vni := number(n.Backend, "vni")
-	if n.Backend.Type != vxlan { // the host has not followed the network yet
-		vni = number(l.Backend, "vni")
+	vni := wireVNI(number(from, "vni"))
+	for isIPv6, mac := range macsOf(n, l) {
+		_, data := a.data(isIPv6)
+		*data, _ = json.Marshal(vtep{VNI: &vni, VtepMAC: mac}) // which always succeeds
 	}
-	vni = wireVNI(vni)
-	for _, data := range []struct {
-		mac string
-		to  *json.RawMessage
-	}{{mac, &a.BackendData}, {macV6, &a.BackendV6Data}} {
-		if data.mac == "" {
-			continue
-		}
-		var err error
-		if *data.to, err = json.Marshal(vtep{VNI: &vni, VtepMAC: data.mac}); err != nil {
-			return a, err
-		}
-	}
-	return a, nil
+	return a
 }
 
 // addressesOf returns the attributes of a leno host's lease without the backend's data.
@@ -135,33 +119,28 @@ func firstOf(addrs []netip.Addr, is func(netip.Addr) bool) netip.Addr {
 }
 
 // macsOf returns the VTEP MAC addresses of a leno host for each family of which the network has a pool and the host an
-// address, "" for the others and for backends other than vxlan.
-func macsOf(n registry.Network, l registry.Lease) (v4, v6 string) {
-	if l.Backend.Type != vxlan {
-		return "", ""
-	}
+// address: with the key true for IPv6. There are none for backends other than vxlan.
+func macsOf(n registry.Network, l registry.Lease) map[bool]string {
 	all := members(l.Backend)
 	mac := macOf(all["vtep_mac"])
-	if mac == "" {
-		return "", ""
+	if l.Backend.Type != vxlan || mac == "" {
+		return nil
 	}
+	macs := map[bool]string{}
 	for _, p := range n.Plan {
 		switch isIPv4 := p.Prefix.Addr().Is4(); {
 		case isIPv4 && firstOf(l.PublicIPs, netip.Addr.Is4).IsValid():
-			v4 = mac
+			macs[false] = mac
 		case !isIPv4 && firstOf(l.PublicIPs, netip.Addr.Is6).IsValid(): // flannel panics on data without PublicIPv6
-			v6 = cmp.Or(macOf(all["vtep_mac_v6"]), mac)
+			macs[true] = cmp.Or(macOf(all["vtep_mac_v6"]), mac)
 		}
 	}
-	return v4, v6
+	return macs
 }
 
 // macOf returns the MAC address in an attribute of a lease, "" if there is none that flannel could read.
-func macOf(attribute json.RawMessage) string {
-	var text string
-	if json.Unmarshal(attribute, &text) != nil {
-		return ""
-	}
+func macOf(attribute json.RawMessage) (text string) {
+	_ = json.Unmarshal(attribute, &text)
 	return canonicalMAC(text)
 }
 
@@ -253,17 +232,14 @@ func checkAttributes(n registry.Network, l registry.Lease, subnets []netip.Prefi
 		{"BackendType", have.kind(n), want.BackendType},
 	}
 	if l.Backend.Type == vxlan {
-		mac, macV6 := macsOf(n, l)
-		for _, data := range []struct {
-			member string
-			have   json.RawMessage
-			want   string
-		}{{"BackendData", have.BackendData, mac}, {"BackendV6Data", have.BackendV6Data, macV6}} {
-			v, err := parseVTEP(data.have)
+		macs := macsOf(n, l)
+		for _, isIPv6 := range []bool{false, true} {
+			member, data := have.data(isIPv6)
+			v, err := parseVTEP(*data)
 			if err != nil {
-				return fmt.Errorf("%s: %w", data.member, err)
+				return fmt.Errorf("%s: %w", member, err)
 			}
-			all = append(all, comparison{data.member + ".VtepMAC", v.VtepMAC, data.want})
+			all = append(all, comparison{member + ".VtepMAC", v.VtepMAC, macs[isIPv6]})
 		}
 	}
 	for _, each := range all {
@@ -301,11 +277,8 @@ func parseVTEP(data json.RawMessage) (v vtep, err error) {
 	if err := json.Unmarshal(data, &v); err != nil {
 		return v, fmt.Errorf("not what vxlan publishes: %w", err)
 	}
-	if v.VtepMAC == "" {
-		return v, nil
-	}
 	mac := canonicalMAC(v.VtepMAC)
-	if mac == "" {
+	if v.VtepMAC != "" && mac == "" {
 		return v, fmt.Errorf("VtepMAC %q is no Ethernet address", v.VtepMAC)
 	}
 	v.VtepMAC = mac
@@ -370,8 +343,8 @@ func foreignBackend(n registry.Network, a Attributes, subnets []netip.Prefix) (r
 			options["epoch"] = n.Epoch.Number
 		}
 	}
-	if hasIPv6 := slices.ContainsFunc(subnets, func(p netip.Prefix) bool { return p.Addr().Is6() }); kind == udp &&
-		hasIPv6 {
+	hasIPv6 := slices.ContainsFunc(subnets, func(p netip.Prefix) bool { return p.Addr().Is6() })
+	if kind == udp && hasIPv6 {
 		options["ipv4_only"] = true
 	}
 	if kind == vxlan {
@@ -395,11 +368,8 @@ func foreignBackend(n registry.Network, a Attributes, subnets []netip.Prefix) (r
 // foreignMACs returns the MAC address of a flannel host's device for each subnet. Flannel has a device for each family.
 func foreignMACs(n registry.Network, a Attributes, subnets []netip.Prefix) (macs []string, err error) {
 	for _, s := range subnets {
-		member, data := "BackendData", a.BackendData
-		if s.Addr().Is6() {
-			member, data = "BackendV6Data", a.BackendV6Data
-		}
-		v, err := parseVTEP(data)
+		member, data := a.data(s.Addr().Is6())
+		v, err := parseVTEP(*data)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", member, err)
 		}
