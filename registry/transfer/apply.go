@@ -77,8 +77,7 @@ func (c *copier) define(ctx context.Context, n *Network) error {
 		n.there, err = c.to.Network(ctx, n.Name)
 	}
 	if err != nil {
-		n.Result, n.Reason = Failed, err.Error()
-		return fatal(ctx, err)
+		return n.fail(ctx, err)
 	}
 	n.Result = Copied
 	for _, r := range copied {
@@ -93,8 +92,7 @@ func (c *copier) reserve(ctx context.Context, n *Network, r *Reservation) error 
 		return nil
 	}
 	if err := c.to.AddReservation(ctx, n.there, r.source, r.after != ""); err != nil {
-		r.Result, r.Reason = Failed, err.Error()
-		return fatal(ctx, err)
+		return r.fail(ctx, err)
 	}
 	r.Result = Copied
 	return nil
@@ -119,22 +117,4 @@ func (c *copier) copyLease(ctx context.Context, n registry.Network, l *Lease) er
 		}
 	}
 	return l.fail(ctx, err)
-}
-
-func (l *Lease) fail(ctx context.Context, err error) error {
-	l.Result, l.Reason = Failed, err.Error()
-	return fatal(ctx, err)
-}
-
-// fatal returns err if it would also be the answer to all further requests.
-func fatal(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	for _, lasting := range []error{registry.ErrUnavailable, registry.ErrDenied, registry.ErrUncertain} {
-		if errors.Is(err, lasting) {
-			return fmt.Errorf("destination: %w", err)
-		}
-	}
-	return nil
 }

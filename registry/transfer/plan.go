@@ -30,7 +30,7 @@ func (c *copier) plan(ctx context.Context, report *Report) error {
 	for _, d := range set.Deleted {
 		if c.isWanted(d.Network) {
 			reason := "the network was deleted at " + d.Time.UTC().Format(time.RFC3339)
-			report.Records = append(report.Records, Record{Network: d.Network, Result: Skipped, Reason: reason})
+			report.Records = append(report.Records, Record{Network: d.Network, Outcome: Outcome{Skipped, reason}})
 		}
 	}
 	for _, b := range set.Bad {
@@ -56,12 +56,12 @@ func (c *copier) plan(ctx context.Context, report *Report) error {
 
 func (r *Report) addBad(network string, b registry.BadRecord) {
 	b = b.Shortened()
-	r.Records = append(r.Records, Record{Network: network, Key: b.Key, Result: Failed, Reason: b.Reason})
+	r.Records = append(r.Records, Record{network, b.Key, Outcome{Failed, b.Reason}})
 }
 
 // planNetwork returns what there is to do for one network of the source, and the source's unusable records.
 func (c *copier) planNetwork(ctx context.Context, n registry.Network) (Network, []registry.BadRecord, error) {
-	out := Network{Name: n.Name, Result: ToCopy, Reservations: []Reservation{}, Leases: []Lease{}, source: n}
+	out := Network{Name: n.Name, Outcome: toCopy, Reservations: []Reservation{}, Leases: []Lease{}, source: n}
 	leases, _, err := c.from.WatchLeases(ctx, n, 0)
 	if err != nil {
 		return out, nil, fmt.Errorf("source: %w", err)
@@ -72,9 +72,9 @@ func (c *copier) planNetwork(ctx context.Context, n registry.Network) (Network, 
 	}
 	bad := slices.Concat(leases.Bad, reservations.Bad)
 	for _, r := range reservations.Reservations {
-		planned := Reservation{Subnet: r.Subnet.String(), Host: r.Host(), Result: ToCopy, source: r}
+		planned := Reservation{Subnet: r.Subnet.String(), Host: r.Host(), Outcome: toCopy, source: r}
 		if _, err := registry.CheckNewReservation(n, r); err != nil {
-			planned.Result, planned.Reason = Failed, err.Error()
+			planned.Outcome = Outcome{Failed, err.Error()}
 		}
 		isOther := func(l registry.Lease) bool {
 			return l.Slot == r.Slot && !r.For(registry.Claim{Node: l.Node, NodeID: l.NodeID})
@@ -123,22 +123,10 @@ func (c *copier) planNetwork(ctx context.Context, n registry.Network) (Network, 
 	return out, bad, nil
 }
 
-func (r *Reservation) skip(reason string) {
-	if r.Result == ToCopy {
-		r.Result, r.Reason = Skipped, reason
-	}
-}
-
-func (l *Lease) skip(reason string) {
-	if l.Result == ToCopy {
-		l.Result, l.Reason = Skipped, reason
-	}
-}
-
 // planLease returns a lease of the source, skipped if its host cannot have it in the destination. all are the leases of
 // the network.
 func (c *copier) planLease(l registry.Lease, all []registry.Lease) Lease {
-	out := Lease{Subnet: l.Subnet().String(), Node: l.Node, NodeID: l.NodeID, Result: ToCopy, source: l}
+	out := Lease{Subnet: l.Subnet().String(), Node: l.Node, NodeID: l.NodeID, Outcome: toCopy, source: l}
 	switch {
 	case l.Foreign:
 		out.foreign = true

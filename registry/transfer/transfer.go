@@ -10,6 +10,7 @@ package transfer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -45,6 +46,35 @@ const (
 	Failed  Result = "failed"  // could not be copied, for a reason
 )
 
+// Outcome tells what became of one object.
+type Outcome struct {
+	Result Result `json:"result"`
+	Reason string `json:"reason"`
+}
+
+var toCopy = Outcome{Result: ToCopy}
+
+// skip leaves out an object that was to be copied.
+func (o *Outcome) skip(reason string) {
+	if o.Result == ToCopy {
+		o.Result, o.Reason = Skipped, reason
+	}
+}
+
+// fail notes why an object could not be copied. It returns err if it would also be the answer to all further requests.
+func (o *Outcome) fail(ctx context.Context, err error) error {
+	o.Result, o.Reason = Failed, err.Error()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	for _, lasting := range []error{registry.ErrUnavailable, registry.ErrDenied, registry.ErrUncertain} {
+		if errors.Is(err, lasting) {
+			return fmt.Errorf("destination: %w", err)
+		}
+	}
+	return nil
+}
+
 // Report tells what was copied, or what a dry run would copy.
 type Report struct {
 	DryRun   bool      `json:"dry_run"`
@@ -55,9 +85,8 @@ type Report struct {
 
 // Network is the part of a Report about one network.
 type Network struct {
-	Name         string        `json:"name"`
-	Result       Result        `json:"result"`
-	Reason       string        `json:"reason"`
+	Name string `json:"name"`
+	Outcome
 	Reservations []Reservation `json:"reservations"`
 	Leases       []Lease       `json:"leases"`
 
@@ -69,8 +98,7 @@ type Network struct {
 type Reservation struct {
 	Subnet string `json:"subnet"`
 	Host   string `json:"host"` // such as `node "host-a"`
-	Result Result `json:"result"`
-	Reason string `json:"reason"`
+	Outcome
 
 	source registry.Reservation
 	after  string // the subnet of another host's lease on the slot: that lease is copied first
@@ -81,8 +109,7 @@ type Lease struct {
 	Subnet string `json:"subnet"`
 	Node   string `json:"node"`
 	NodeID string `json:"node_id"`
-	Result Result `json:"result"`
-	Reason string `json:"reason"`
+	Outcome
 
 	source  registry.Lease
 	foreign bool
@@ -92,8 +119,7 @@ type Lease struct {
 type Record struct {
 	Network string `json:"network"` // "" if the record does not belong to a network
 	Key     string `json:"key"`     // "" for the deletion of a network
-	Result  Result `json:"result"`  // Skipped for a deletion, Failed for an unusable record
-	Reason  string `json:"reason"`
+	Outcome        // Skipped for a deletion, Failed for an unusable record
 }
 
 // Failures returns the number of objects that could not be copied.
