@@ -126,9 +126,9 @@ func (c *Client) DeleteNetwork(ctx context.Context, name string) error {
 	return registry.Wrap(s.do(ctx, func() error {
 		reservations := s.keysLocked(reservationsDir + name + "/")
 		old, err := s.networkLocked(name)
-		deleted := &registry.DeletedError{}
+		_, isDeleted := errors.AsType[*registry.DeletedError](err)
 		switch {
-		case !errors.Is(err, registry.ErrNetworkNotFound), !errors.As(err, &deleted) && s.leftLocked(name):
+		case !errors.Is(err, registry.ErrNetworkNotFound), !isDeleted && s.leftLocked(name):
 			value, err := registry.FormatDeletion(registry.NewDeletion(name, old))
 			if err != nil {
 				return err
@@ -140,7 +140,11 @@ func (c *Client) DeleteNetwork(ctx context.Context, name string) error {
 		for _, key := range reservations {
 			s.deleteLocked(key)
 		}
-		s.purgeDeletionsLocked()
+		for _, d := range registry.OldDeletions(s.networksLocked().Deleted) {
+			if !s.leftLocked(d.Network) {
+				s.deleteLocked(networksDir + d.Network)
+			}
+		}
 		return nil
 	}), "delete network %s", name)
 }
@@ -170,33 +174,21 @@ func (s *Store) leftLocked(network string) bool {
 	return slices.ContainsFunc(s.keysLocked(dir), func(key string) bool { return key != dir+marker })
 }
 
-// purgeDeletionsLocked removes the records of old deletions whose networks have no leases any more.
-func (s *Store) purgeDeletionsLocked() {
-	var deletions []registry.Deletion
-	for _, key := range s.keysLocked(networksDir) {
-		_, err := s.networkLocked(strings.TrimPrefix(key, networksDir))
-		if deleted, ok := errors.AsType[*registry.DeletedError](err); ok {
-			deletions = append(deletions, deleted.Deletion)
-		}
-	}
-	for _, d := range registry.OldDeletions(deletions) {
-		if !s.leftLocked(d.Network) {
-			s.deleteLocked(networksDir + d.Network)
-		}
-	}
-}
-
 // WatchNetworks implements registry.Networks.
 func (c *Client) WatchNetworks(ctx context.Context, after uint64) (set registry.NetworkSet, index uint64, err error) {
 	s := c.store
 	index, err = s.watch(ctx, after, func() (uint64, error) {
-		set = registry.NetworkSet{}
-		for _, key := range s.keysLocked(networksDir) {
-			name := strings.TrimPrefix(key, networksDir)
-			n, err := s.networkLocked(name)
-			set.Add(key, name, n, err)
-		}
+		set = s.networksLocked()
 		return s.dirLocked(networksDir), nil
 	})
 	return set, index, registry.Wrap(err, "watch networks")
+}
+
+func (s *Store) networksLocked() (set registry.NetworkSet) {
+	for _, key := range s.keysLocked(networksDir) {
+		name := strings.TrimPrefix(key, networksDir)
+		n, err := s.networkLocked(name)
+		set.Add(key, name, n, err)
+	}
+	return set
 }

@@ -238,24 +238,14 @@ func (s *Store) watch(ctx context.Context, after uint64, read func() (uint64, er
 		if index != after || errors.Is(err, registry.ErrUncertain) {
 			return index, err
 		}
-		if err := wait(ctx, changed, next, expiring); err != nil {
-			return 0, err
+		var expired <-chan time.Time
+		if expiring {
+			expired = time.After(time.Until(next))
+		}
+		select {
+		case <-ctx.Done(): // ends the next round
+		case <-changed:
+		case <-expired:
 		}
 	}
-}
-
-func wait(ctx context.Context, changed <-chan struct{}, next time.Time, expiring bool) error {
-	var expired <-chan time.Time
-	if expiring {
-		timer := time.NewTimer(time.Until(next))
-		defer timer.Stop()
-		expired = timer.C
-	}
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-changed:
-	case <-expired:
-	}
-	return nil
 }
