@@ -185,7 +185,11 @@ func switching(l registry.Lease, old, now registry.Network, types typeSet) []str
 		if !l.Held() {
 			out = append(out, "is away: the switch waits until it is back, or until its lease expires")
 		}
-		if mtu := types.mtuDuring(def, l, old); mtu != l.MTU {
+		mtu := min(l.MTU, types.mtuOver(l, old, def.Next.Type)) // the smaller MTU of the two backends
+		if option := backend.MTUOption(def.Next.Options); option != 0 {
+			mtu = min(mtu, option)
+		}
+		if mtu != l.MTU {
 			out = append(out, fmt.Sprintf("its containers' MTU becomes %d instead of %d: those that run keep theirs, and the "+
 				"host tells them what fits", mtu, l.MTU))
 		}
@@ -210,16 +214,6 @@ func nameIn(def switchover.Definition, spec switchover.Spec, types typeSet) stri
 		return spec.Type
 	}
 	return fmt.Sprintf("%s (%s)", spec.Type, port)
-}
-
-// mtuDuring returns the overlay's MTU on a host during the switch of network old as def says, which is the smaller MTU
-// of the two backends.
-func (t typeSet) mtuDuring(def switchover.Definition, l registry.Lease, old registry.Network) int {
-	mtu := min(l.MTU, t.mtuOver(l, old, def.Next.Type))
-	if option := backend.MTUOption(def.Next.Options); option != 0 {
-		mtu = min(mtu, option)
-	}
-	return mtu
 }
 
 // mtuOver returns the overlay's MTU on a host over a backend that network old does not have yet, derived from the size

@@ -16,7 +16,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"path/filepath"
 	"slices"
 	"time"
@@ -112,16 +111,15 @@ func (m members) join(own json.RawMessage) (json.RawMessage, error) {
 	if err != nil || string(added) == "{}" {
 		return own, err
 	}
-	all, extra := map[string]json.RawMessage{}, map[string]json.RawMessage{}
+	var all map[string]json.RawMessage
 	if len(own) > 0 {
 		if err := json.Unmarshal(own, &all); err != nil {
 			return nil, err
 		}
 	}
-	if err := json.Unmarshal(added, &extra); err != nil {
+	if err := json.Unmarshal(added, &all); err != nil {
 		return nil, err
 	}
-	maps.Copy(all, extra)
 	return json.Marshal(all)
 }
 
