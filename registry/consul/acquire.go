@@ -34,7 +34,12 @@ func (ls leaseStore) Acquire(ctx context.Context, n registry.Network, claim regi
 	var lease registry.Lease
 	if err == nil {
 		lease, err = claims.Run(ctx, a, ls.lost, n, claim)
-		a.cleanUp(ctx, lease)
+		for _, id := range a.created {
+			// A session whose lock could not be transferred still holds the lease.
+			if id != lease.Session && (lease.Session != "" || id == a.session) {
+				ls.sessions.Discard(ctx, id)
+			}
+		}
 	}
 	if err != nil {
 		return registry.Lease{}, fmt.Errorf("acquire lease in network %s: %w", n.Name, err)
@@ -162,8 +167,8 @@ func (a *acquisition) confirmPlan(ctx context.Context) error {
 		a.version = 0
 		return nil
 	}
-	deleted := &registry.DeletedError{}
-	if _, err := parseNetworkPair(a.network.Name, pair); errors.As(err, &deleted) {
+	_, err = parseNetworkPair(a.network.Name, pair)
+	if _, isDeleted := errors.AsType[*registry.DeletedError](err); isDeleted {
 		return err
 	}
 	if a.otherPlan(pair) {
@@ -397,17 +402,6 @@ func (a *acquisition) ensureSession(ctx context.Context) error {
 	return nil
 }
 
-// cleanUp leaves one session and one record of this host, or none: lease is the zero value when none was acquired.
-// Errors are only logged, because sessions that are not renewed end by themselves.
-func (a *acquisition) cleanUp(ctx context.Context, lease registry.Lease) {
-	for _, id := range a.created {
-		// A session whose lock could not be transferred still holds the lease.
-		if id != lease.Session && (lease.Session != "" || id == a.session) {
-			a.ls.sessions.Discard(ctx, id)
-		}
-	}
-}
-
 // Drop implements claim.Steps.
 func (a *acquisition) Drop(ctx context.Context, other, lease registry.Lease) {
 	a.ls.drop(ctx, other, lease)
@@ -437,12 +431,10 @@ func (ls leaseStore) dropSeconds(ctx context.Context, own registry.Lease) {
 	if f == nil || ls.claims.Load() > 0 { // a claim in progress may be about to replace the lease by the other one
 		return
 	}
-	key := ls.kv.keys.Lease(own.Network, own.Subnet())
+	isKept := &api.KVTxnOp{Verb: api.KVCheckIndex, Key: ls.kv.keys.Lease(own.Network, own.Subnet()),
+		Index: own.ModifyIndex}
 	for _, other := range secondsOf(f, own) {
-		_, err := ls.kv.commit(ctx, own.Network, other.Key, nil, 0,
-			&api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: own.ModifyIndex},
-			&api.KVTxnOp{Verb: api.KVCheckIndex, Key: other.Key, Index: other.Lease.ModifyIndex},
-			&api.KVTxnOp{Verb: api.KVDelete, Key: other.Key})
+		err := ls.deleteRecord(ctx, own.Network, other.Key, other.Lease.ModifyIndex, nil, 0, isKept)
 		if err == nil {
 			ls.kv.logger.Warn("second lease of this host removed", "network", own.Network, "subnet", other.Lease.Subnet())
 		}

@@ -21,6 +21,7 @@ package consul
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -57,7 +58,7 @@ type shared struct {
 	lost      *claims.LostLeases
 	claims    atomic.Int64 // in progress
 	followers followers
-	services  catalog.Tokens
+	services  sync.Map // the tokens under which this process has registered services, by service ID
 }
 
 // Abilities implements registry.Registry.

@@ -33,7 +33,7 @@ type follower struct {
 	settle  *atomic.Int64 // Config.Settle, a time.Duration
 
 	failed    atomic.Bool  // the last call returned an error
-	confirmed atomic.Int64 // when Consul last confirmed the known state, Unix nanoseconds
+	confirmed atomic.Int64 // when Consul last confirmed the known state, Unix nanoseconds; 0 for never
 
 	lapses registry.LapseClock // has its own lock
 
@@ -62,17 +62,6 @@ func newFollower(l keys.Layout, network string, settle *atomic.Int64) *follower 
 		mu:      semaphore.NewWeighted(1),
 		cursor:  changelog.NewCursor(l.Changes(network)),
 	}
-}
-
-// settleTime returns how long records that are missing now are kept.
-func (f *follower) settleTime() time.Duration { return time.Duration(f.settle.Load()) }
-
-// lastConfirmed returns when Consul last confirmed the known state, or the zero time.
-func (f *follower) lastConfirmed() time.Time {
-	if at := f.confirmed.Load(); at != 0 {
-		return time.Unix(0, at)
-	}
-	return time.Time{}
 }
 
 // longestAudit limits the time between two audits of one host.

@@ -65,20 +65,16 @@ func (f *follower) record(pair *api.KVPair) *belief.Record {
 	return &copied
 }
 
-// changeOf returns what an entry of the directory announces.
-func (f *follower) changeOf(ch changelog.Change) belief.Change {
-	out := belief.Change{Key: f.leases + ch.Subnet, Index: ch.Index, Later: ch.Has(changelog.FlagManual)}
-	if !ch.IsRemoval() {
-		out.Record = f.parse(out.Key, ch.Value)
-		out.Record.Lease = belief.Announced(out.Record.Lease, ch.Index, !ch.Has(changelog.FlagUnheld))
-	}
-	return out
-}
-
+// changesOf returns what entries of the directory announce.
 func (f *follower) changesOf(entries []changelog.Change) []belief.Change {
 	out := make([]belief.Change, len(entries))
 	for i, ch := range entries {
-		out[i] = f.changeOf(ch)
+		out[i] = belief.Change{Key: f.leases + ch.Subnet, Index: ch.Index, Later: ch.Has(changelog.FlagManual)}
+		if len(ch.Value) > 0 {
+			r := f.parse(out[i].Key, ch.Value)
+			r.Lease = belief.Announced(r.Lease, ch.Index, !ch.Has(changelog.FlagUnheld))
+			out[i].Record = r
+		}
 	}
 	return out
 }
@@ -125,6 +121,6 @@ func (f *follower) isDoubtful(l belief.List) bool {
 
 // accept makes a confirmed list the known state.
 func (f *follower) accept(l belief.List) {
-	f.belief.Accept(l, time.Now(), belief.Options{Settle: f.settleTime()})
+	f.belief.Accept(l, time.Now(), belief.Options{Settle: time.Duration(f.settle.Load())})
 	f.evidence.setBack, f.evidence.suspectLoss = false, false
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/hashicorp/consul/api"
@@ -78,13 +77,14 @@ func (ls leaseStore) deleteOwn(ctx context.Context, key string, l registry.Lease
 	return err
 }
 
-// deleteRecord deletes a record if it exists and has not been modified since an index. It is refused otherwise.
+// deleteRecord deletes a record if it exists and has not been modified since an index, and if the conditions hold. It
+// is refused otherwise.
 func (ls leaseStore) deleteRecord(
-	ctx context.Context, network, key string, index uint64, value []byte, flags uint64,
+	ctx context.Context, network, key string, index uint64, value []byte, flags uint64, conditions ...*api.KVTxnOp,
 ) error {
-	_, err := ls.kv.commit(ctx, network, key, value, flags,
+	_, err := ls.kv.commit(ctx, network, key, value, flags, append(conditions,
 		&api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: index},
-		&api.KVTxnOp{Verb: api.KVDelete, Key: key})
+		&api.KVTxnOp{Verb: api.KVDelete, Key: key})...)
 	return err
 }
 
@@ -189,7 +189,7 @@ func (k *kv) commit(
 	ctx context.Context, network, key string, value []byte, flags uint64, ops ...*api.KVTxnOp,
 ) ([]*api.KVPair, error) {
 	entry := changelog.WriteOp(k.keys.Changes(network), keys.Last(key), value, flags)
-	return k.Transact(ctx, append(slices.Clone(ops), entry)...)
+	return k.Transact(ctx, append(ops, entry)...)
 }
 
 // reasonGone returns the reason why a lease has no record: a *RevokedError when Revoke removed it, as far as the

@@ -35,8 +35,3 @@ func stored(l registry.Lease, pair *api.KVPair) registry.Lease {
 	l.Session, l.CreateIndex, l.ModifyIndex = pair.Session, pair.CreateIndex, pair.ModifyIndex
 	return l
 }
-
-// badRecord names a record that was skipped, and why.
-func badRecord(key string, err error) registry.BadRecord {
-	return registry.BadRecord{Key: key, Reason: registry.Shorten(err.Error(), registry.MaxShownReason)}
-}

@@ -55,7 +55,8 @@ func (rs reservationStore) list(ctx context.Context, n registry.Network) (regist
 	for _, pair := range pairs {
 		r, err := registry.ParseReservation(n, strings.TrimPrefix(pair.Key, prefix), pair.Value)
 		if err != nil {
-			set.Bad = append(set.Bad, badRecord(pair.Key, err))
+			reason := registry.Shorten(err.Error(), registry.MaxShownReason)
+			set.Bad = append(set.Bad, registry.BadRecord{Key: pair.Key, Reason: reason})
 			continue
 		}
 		r.ModifyIndex = pair.ModifyIndex

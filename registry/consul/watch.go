@@ -38,10 +38,11 @@ func (ls leaseStore) WatchLeases(
 
 // Followed returns when Consul last confirmed the leases of a network.
 func (ls leaseStore) Followed(network string) time.Time {
-	if f := ls.followers.find(network); f != nil {
-		return f.lastConfirmed()
+	f := ls.followers.find(network)
+	if f == nil || f.confirmed.Load() == 0 {
+		return time.Time{}
 	}
-	return time.Time{}
+	return time.Unix(0, f.confirmed.Load())
 }
 
 // Forget drops what is known of the leases of a network. Calls in progress continue with what they know.

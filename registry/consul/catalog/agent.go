@@ -20,15 +20,12 @@ import (
 type Agent struct {
 	client *transport.Client
 	logger hclog.Logger
-	tokens *Tokens
+	tokens *sync.Map
 }
 
-// Tokens are the tokens under which this process has registered services, by service ID. All clients of one process
-// have them in common. The zero value is ready.
-type Tokens struct{ byID sync.Map }
-
-// New returns the agent that gets the requests of a client.
-func New(client *transport.Client, logger hclog.Logger, tokens *Tokens) Agent {
+// New returns the agent that gets the requests of a client. tokens are the tokens under which this process has
+// registered services, by service ID. All clients of one process have them in common.
+func New(client *transport.Client, logger hclog.Logger, tokens *sync.Map) Agent {
 	return Agent{client, logger, tokens}
 }
 

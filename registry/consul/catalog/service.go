@@ -86,7 +86,7 @@ func (a Agent) announceHere(
 		if err := c.API.Agent().ServiceRegisterOpts(wanted, replace); err != nil {
 			return err
 		}
-		a.tokens.byID.Store(wanted.ID, tok)
+		a.tokens.Store(wanted.ID, tok)
 		if check == nil {
 			a.logger.Info("service registered", "service", wanted.Name, "id", wanted.ID)
 		}
@@ -101,7 +101,7 @@ func (a Agent) announceHere(
 // of the registration to tell the servers about the service, and that token may be deleted. The tokens of earlier
 // processes are not known. If they came from a login, they have been logged out.
 func (a Agent) isStale(id, tok string) bool {
-	before, known := a.tokens.byID.Load(id)
+	before, known := a.tokens.Load(id)
 	return known && before != tok || !known && a.client.Token.HasLogin()
 }
 
@@ -116,10 +116,7 @@ func (a Agent) Withdraw(ctx context.Context, s registry.Service) error {
 		}
 		return true, err
 	})
-	if err != nil {
-		return fmt.Errorf("deregister service %s: %w", s.ID, err)
-	}
-	return nil
+	return registry.Wrap(err, "deregister service %s", s.ID)
 }
 
 // Duplicates returns the services of the local Consul agent that have the same value of one Meta entry as s under
@@ -231,6 +228,6 @@ func announced(ctx context.Context, c *transport.Client, wanted *api.AgentServic
 }
 
 func isNotFound(err error) bool {
-	var status api.StatusError
-	return errors.As(err, &status) && status.Code == http.StatusNotFound
+	status, ok := errors.AsType[api.StatusError](err)
+	return ok && status.Code == http.StatusNotFound
 }

@@ -72,9 +72,6 @@ func Parse(prefix string, pair *api.KVPair) (Change, bool) {
 	return ch, true
 }
 
-// IsRemoval reports whether the lease's record was removed.
-func (ch Change) IsRemoval() bool { return len(ch.Value) == 0 }
-
 // Has reports whether the entry has a flag.
 func (ch Change) Has(flag uint64) bool { return ch.Flags&flag != 0 }
 
@@ -88,13 +85,9 @@ func WriteOp(prefix, subnet string, value []byte, flags uint64) *api.KVTxnOp {
 // read correctly. An unusable record needs no entry: hosts to which it matters find it by themselves.
 // exists is false for a record that was removed.
 func CanDescribe(name string, value []byte, exists bool) bool {
-	switch {
-	case !entryName.MatchString("000000000000000000000000_" + name):
-		return false
-	case exists && len(value) == 0: // would say that the record was removed
-		return false
-	}
-	return len(value) <= registry.MaxRecordSize
+	saysRemoved := len(value) == 0
+	return entryName.MatchString("000000000000000000000000_"+name) && !(exists && saysRemoved) &&
+		len(value) <= registry.MaxRecordSize
 }
 
 // Watermark returns the highest index of any entry that may have been deleted. A watermark that was created again may

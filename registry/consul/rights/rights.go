@@ -44,11 +44,7 @@ type Checker struct {
 // it, without using the right. It is empty in a Consul without ACLs, where no right can be missing. ErrDenied means
 // that Consul does not know the token.
 func (r Checker) Rights(ctx context.Context, w registry.RequiredRights) (out []registry.Right, err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("rights: %w", err)
-		}
-	}()
+	defer func() { err = registry.Wrap(err, "rights") }()
 	// A session belongs to the node of the Consul agent that creates it. Where the name of that node may not be read,
 	// sessions are left out.
 	self, err := r.Agent.Self(ctx)
@@ -57,8 +53,8 @@ func (r Checker) Rights(ctx context.Context, w registry.RequiredRights) (out []r
 	}
 	for _, e := range entitlements(r.Keys, w, self.NodeName) {
 		granted, err := r.isGranted(ctx, e)
-		if isDisabled(err) {
-			return nil, nil
+		if status, ok := errors.AsType[*transport.StatusError](err); ok && status.Code == http.StatusUnauthorized {
+			return nil, nil // Consul has no ACLs
 		}
 		if err != nil {
 			return nil, err
@@ -66,12 +62,6 @@ func (r Checker) Rights(ctx context.Context, w registry.RequiredRights) (out []r
 		out = append(out, registry.Right{Rule: e.rule, For: e.purpose, Granted: granted})
 	}
 	return out, nil
-}
-
-// isDisabled reports whether an error says that Consul has no ACLs.
-func isDisabled(err error) bool {
-	var status *transport.StatusError
-	return errors.As(err, &status) && status.Code == http.StatusUnauthorized
 }
 
 func (r Checker) isGranted(ctx context.Context, e entitlement) (bool, error) {

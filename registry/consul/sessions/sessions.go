@@ -134,20 +134,14 @@ func (s Store) Renew(ctx context.Context, id string) (*api.SessionEntry, error) 
 		return nil, fmt.Errorf("renew session %s: %w", id, transport.Classify(err))
 	}
 	if entry == nil {
-		if there, err := s.find(ctx, id); err != nil || there != nil {
-			err = cmp.Or(err, transport.Uncertain("it was not found, and then it was"))
+		read, cancel := s.client.Query(ctx, transport.Read{Consistent: true})
+		defer cancel()
+		if there, _, err := s.client.API.Session().Info(id, read); err != nil || there != nil {
+			err = cmp.Or(transport.Classify(err), transport.Uncertain("it was not found, and then it was"))
 			return nil, fmt.Errorf("renew session %s: %w", id, err)
 		}
 	}
 	return entry, nil
-}
-
-// find reads one session consistently and returns nil when there is none.
-func (s Store) find(ctx context.Context, id string) (*api.SessionEntry, error) {
-	opts, cancel := s.client.Query(ctx, transport.Read{Consistent: true})
-	defer cancel()
-	entry, _, err := s.client.API.Session().Info(id, opts)
-	return entry, transport.Classify(err)
 }
 
 // Destroy ends a session. If the session has already ended, that is no error.

@@ -26,9 +26,8 @@ func (t *Token) HasLogin() bool { return t.AuthMethod() != "" }
 
 // AuthMethod returns the auth method with which the client logs in, "" if it has a token of another kind.
 func (t *Token) AuthMethod() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.from.Login.AuthMethod
+	from, _ := t.now()
+	return from.Login.AuthMethod
 }
 
 // LoginChanged returns a channel that is closed when RenewLogin has to be called earlier than it said.
@@ -43,9 +42,7 @@ func (t *Token) LoginChanged() <-chan struct{} {
 // has to be called again soon.
 func (t *Token) RenewLogin(ctx context.Context) (next time.Time, err error) {
 	t.logOutRetired(ctx)
-	t.mu.Lock()
-	from, have := t.from, t.have
-	t.mu.Unlock()
+	from, have := t.now()
 	isDue := have.secret == "" || !have.due.IsZero() && !time.Now().Before(have.due)
 	if from.Login.IsSet() && isDue {
 		_, err = t.replace(ctx, have.secret)

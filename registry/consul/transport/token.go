@@ -67,20 +67,24 @@ func (c *Config) hide(secret string) {
 	}
 }
 
-// HasToken reports whether the configuration or the environment gives the client a token or a way to get one.
-func (t *Token) HasToken() bool {
+// now returns where the token is from, and the one in use.
+func (t *Token) now() (from registry.Credentials, have grant) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.from.IsSet()
+	return t.from, t.have
+}
+
+// HasToken reports whether the configuration or the environment gives the client a token or a way to get one.
+func (t *Token) HasToken() bool {
+	from, _ := t.now()
+	return from.IsSet()
 }
 
 // Current returns the token to send, "" for none. It reads the file or logs in on the first call.
 func (t *Token) Current(ctx context.Context) (string, error) {
-	t.mu.Lock()
-	from, secret := t.from, t.have.secret
-	t.mu.Unlock()
-	if secret != "" || from.TokenFile == "" && !from.Login.IsSet() {
-		return secret, nil
+	from, have := t.now()
+	if have.secret != "" || from.TokenFile == "" && !from.Login.IsSet() {
+		return have.secret, nil
 	}
 	return t.replace(ctx, "")
 }
@@ -90,9 +94,7 @@ func (t *Token) Current(ctx context.Context) (string, error) {
 // the JWT has been replaced, since its claims decide which rights the token gets. The result is the token used if there
 // is no other one. On an error the token stays.
 func (t *Token) afterDenial(ctx context.Context, used, answer string) (string, error) {
-	t.mu.Lock()
-	from, have := t.from, t.have
-	t.mu.Unlock()
+	from, have := t.now()
 	switch {
 	case have.secret != used:
 		return t.Current(ctx)
@@ -212,16 +214,13 @@ func (t *Token) notifyLocked() {
 // is the one in use and the JWT has changed, another login is due at once.
 func (t *Token) PrepareToken(ctx context.Context, to registry.Credentials) (take, drop func(), err error) {
 	to = withEnvironment(to, api.DefaultConfigWithLogger(t.conf.Logger))
-	t.mu.Lock()
-	isSame, used := isEqual(t.from, to), t.have.bearer
-	t.mu.Unlock()
-	if isSame && to.Login.IsSet() {
+	if from, have := t.now(); isEqual(from, to) && to.Login.IsSet() {
 		bearer, err := readBearer(to.Login)
 		if err != nil {
 			return nil, nil, err
 		}
 		return func() {
-			if digestOf(bearer) != used {
+			if digestOf(bearer) != have.bearer {
 				t.mu.Lock()
 				defer t.mu.Unlock()
 				t.dueLocked(time.Now())

@@ -25,8 +25,8 @@ func (e *RefusedError) Unwrap() error { return claims.ErrOutdated }
 
 // IsRefused reports whether err is a *RefusedError.
 func IsRefused(err error) bool {
-	var refused *RefusedError
-	return errors.As(err, &refused)
+	_, ok := errors.AsType[*RefusedError](err)
+	return ok
 }
 
 // MaxGets is the number of keys that one transaction reads; Consul accepts 128 operations.
