@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path"
 	"slices"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -97,7 +98,7 @@ func (a *acquisition) Keep(ctx context.Context) (lease registry.Lease, ok bool, 
 		return lease, false, err
 	}
 	r := newRecord(read.Responses[0].GetResponseRange().Kvs[0])
-	own, foreign, err := flannel.ParseLease(a.network, lastComponent(r.key), r.value)
+	own, foreign, err := flannel.ParseLease(a.network, path.Base(r.key), r.value)
 	if err != nil || foreign || !own.SameValue(wanted) {
 		return lease, false, nil
 	}
@@ -142,7 +143,7 @@ func (a *acquisition) see(t *tree) (_ claims.View, err error) {
 		return claims.View{}, err
 	}
 	a.view = a.conn.situation(t, a.network, a.claim)
-	return claims.View{Situation: a.view.Situation, Made: a.view.made}, nil
+	return a.view.View, nil
 }
 
 // Mark implements claim.Steps.
@@ -159,7 +160,7 @@ func (a *acquisition) Holders(ctx context.Context) ([]registry.Holder, error) {
 	if err != nil {
 		return nil, registry.Wrap(err, "list sessions of network %s", a.network.Name)
 	}
-	if made := a.view.made; made != 0 {
+	if made := a.view.Made; made != 0 {
 		generation := generationOf(made)
 		ids = slices.DeleteFunc(ids, func(id clientv3.LeaseID) bool { return id&generationMask == generation })
 	}
@@ -224,7 +225,7 @@ func (a *acquisition) Take(ctx context.Context, choice registry.Choice) (registr
 			}
 		}
 	}
-	if err := a.ensureSession(ctx, max(s.made, a.marked)); err != nil {
+	if err := a.ensureSession(ctx, max(s.Made, a.marked)); err != nil {
 		return registry.Lease{}, err
 	}
 	sessionKey := keys.session(a.network.Name, a.session.kept)
@@ -354,7 +355,7 @@ func (a *acquisition) flannelReservation(before *record, s situation, choice reg
 	if before == nil || before.lease != 0 || !choice.Own {
 		return nil
 	}
-	if _, foreign, _ := flannel.ParseLease(a.network, lastComponent(before.key), before.value); !foreign {
+	if _, foreign, _ := flannel.ParseLease(a.network, path.Base(before.key), before.value); !foreign {
 		return nil
 	}
 	subnet := a.network.Plan.Subnets(choice.Slot)[0]

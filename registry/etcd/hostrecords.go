@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"encoding/json"
+	"path"
 	"slices"
 	"strings"
 
@@ -35,7 +36,7 @@ func (c *Client) HostRecords(ctx context.Context, network string, h registry.Hos
 		prefix = strings.TrimSuffix(prefix, "/")
 	}
 	for _, r := range t.Below(prefix) {
-		kept, ok := parseLeaseID(lastComponent(r.key))
+		kept, ok := parseLeaseID(path.Base(r.key))
 		if !ok || r.lease == 0 {
 			continue
 		}

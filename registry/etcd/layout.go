@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"net/netip"
-	"path"
 	"strconv"
 	"strings"
 
@@ -104,6 +103,3 @@ func parseLeaseID(text string) (clientv3.LeaseID, bool) {
 	id, err := strconv.ParseInt(text, 16, 64)
 	return clientv3.LeaseID(id), err == nil && id != 0
 }
-
-// lastComponent returns the part of a key after its last slash.
-func lastComponent(key string) string { return path.Base(key) }

@@ -252,9 +252,8 @@ func (c *Client) Forget(network string) {
 
 // situation is a consistent view of a network for a claim.
 type situation struct {
-	registry.Situation
-	made    uint64 // the revision at which the network's marker was created, 0 for none
-	flannel bool   // some hosts run flannel
+	claims.View
+	flannel bool // some hosts run flannel
 
 	former *registry.Lease // flannel's for this host, if its subnets are at different positions; nil otherwise
 }
@@ -314,7 +313,7 @@ func (c *connection) situation(t *tree, n registry.Network, claim registry.Claim
 		}
 	}
 	if marker := t.Get(c.keys.marker(n.Name)); marker != nil {
-		s.made = marker.created
+		s.Made = marker.created
 	}
 	return s
 }

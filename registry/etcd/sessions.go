@@ -8,6 +8,7 @@ import (
 	"hash/fnv"
 	"io"
 	"math/rand/v2"
+	"path"
 	"slices"
 	"sync"
 	"time"
@@ -280,7 +281,7 @@ func (o *sessions) ids(ctx context.Context, network string) (ids []clientv3.Leas
 func (o *sessions) holdersOf(sessions []*record, ids []clientv3.LeaseID) (out []registry.Holder) {
 	named := map[clientv3.LeaseID]bool{}
 	for _, r := range sessions {
-		kept, ok := parseLeaseID(lastComponent(r.key))
+		kept, ok := parseLeaseID(path.Base(r.key))
 		if !ok || r.lease == 0 {
 			continue
 		}
