@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// FindComment returns an error about the first comment in JSON that begins with //, /* or #, nil if there is none. People
-// write them into net-conf.json, although JSON has none.
+// FindComment returns an error about the first comment in JSON that begins with //, /* or #, nil if there is none.
+// People write them into net-conf.json, although JSON has none.
 func FindComment(text []byte) error {
 	inString := false
 	for i := 0; i < len(text); i++ {

@@ -1,6 +1,7 @@
 package flannel
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -102,8 +103,7 @@ func ParseNetwork(name string, value []byte) (registry.Network, error) {
 		return parseConfigured(name, value)
 	}
 	n, err := registry.ParseNetwork(name, record)
-	deleted := &registry.DeletedError{}
-	if errors.As(err, &deleted) && IsConfig(all) {
+	if _, isDeleted := errors.AsType[*registry.DeletedError](err); isDeleted && IsConfig(all) {
 		return registry.Network{}, registry.InvalidRecord(`flannel's configuration contradicts the member "leno", which ` +
 			`records that the network was deleted: ` + removeLeno)
 	}
@@ -163,13 +163,8 @@ func (c comparison) check() error {
 	if c.flannel == c.leno {
 		return nil
 	}
-	orNone := func(s string) string {
-		if s == "" {
-			return "none"
-		}
-		return s
-	}
-	return fmt.Errorf(`%s %s contradicts the member "leno", which has %s`, c.member, orNone(c.flannel), orNone(c.leno))
+	return fmt.Errorf(`%s %s contradicts the member "leno", which has %s`, c.member, cmp.Or(c.flannel, "none"),
+		cmp.Or(c.leno, "none"))
 }
 
 // checkConfig returns an error if flannel's members of a value contradict the network in its member "leno".
