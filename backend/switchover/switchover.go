@@ -2,6 +2,7 @@ package switchover
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -234,13 +235,8 @@ func (b *Backend) interrupts(now, want Spec) bool {
 }
 
 // instances returns the instances of the definition.
-func (b *Backend) instances() (out []*instance) {
-	for _, c := range []*instance{b.current, b.next} {
-		if c != nil {
-			out = append(out, c)
-		}
-	}
-	return out
+func (b *Backend) instances() []*instance {
+	return slices.DeleteFunc([]*instance{b.current, b.next}, func(c *instance) bool { return c == nil })
 }
 
 // target returns the instance that carries all packets at the end of the switch, and the other one. The network must be
@@ -299,12 +295,7 @@ func (c *instance) offer() (json.RawMessage, error) {
 }
 
 // broken returns why the instance cannot be used, nil if it can.
-func (c *instance) broken() error {
-	if c.advertiseErr != nil {
-		return c.advertiseErr
-	}
-	return c.fault
-}
+func (c *instance) broken() error { return cmp.Or(c.advertiseErr, c.fault) }
 
 // sends returns the target's device if packets go to all peers over it, and "" otherwise.
 func (b *Backend) sends() string {
