@@ -102,7 +102,7 @@ func (a Agent) announceHere(
 // processes are not known. If they came from a login, they have been logged out.
 func (a Agent) isStale(id, tok string) bool {
 	before, known := a.tokens.Load(id)
-	return known && before != tok || !known && a.client.Token.HasLogin()
+	return known && before != tok || !known && a.client.Token.AuthMethod() != ""
 }
 
 // Withdraw removes the service from the Consul agent that has it; if it is absent, that is no error.

@@ -21,9 +21,6 @@ const (
 	replicated = 2 * time.Second
 )
 
-// HasLogin reports whether the token is from a login.
-func (t *Token) HasLogin() bool { return t.AuthMethod() != "" }
-
 // AuthMethod returns the auth method with which the client logs in, "" if it has a token of another kind.
 func (t *Token) AuthMethod() string {
 	from, _ := t.now()

@@ -49,7 +49,7 @@ func (t roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	if answer := peek(resp); isDenial(resp.StatusCode, answer) && (req.Body == nil || req.GetBody != nil) {
 		now, err := token.afterDenial(req.Context(), secret, answer)
 		switch {
-		case err != nil && token.HasLogin():
+		case err != nil && token.AuthMethod() != "":
 			_ = resp.Body.Close()
 			return nil, err // it tells why there is no valid token
 		case err == nil && now != secret: // if the file cannot be read, the answer stays: denied
