@@ -38,10 +38,7 @@ func stateOf(paths []string) []fileState {
 		if path == "" {
 			continue
 		}
-		info, err := os.Stat(path)
-		if err != nil {
-			info = nil
-		}
+		info, _ := os.Stat(path)
 		out = append(out, fileState{path, info})
 	}
 	return out

@@ -20,22 +20,22 @@ import (
 
 // connection is what the calls under one user share.
 type connection struct {
-	conf       Config
-	access     *accessCache
-	token      string // of an API caller, added to the requests; "" for the client's own credentials and for none
-	mirror     *replica.Mirror[*node]
-	leases     *replica.Leases[*node, *node]
-	versions   *replica.Versions // of the network and of single leases
-	definition *definition
-	settle     *atomic.Int64 // Config.Settle, a time.Duration
+	conf     Config
+	names    names
+	access   *accessCache
+	token    string // of an API caller, added to the requests; "" for the client's own credentials and for none
+	mirror   *replica.Mirror[*node]
+	leases   *replica.Leases[*node, *node]
+	versions *replica.Versions // of the network and of single leases
+	file     fileVersion
+	settle   *atomic.Int64 // Config.Settle, a time.Duration
 }
 
 func newConnection(c Config, access *accessCache, settle *atomic.Int64) *connection {
-	conn := &connection{conf: c, access: access, settle: settle,
+	conn := &connection{conf: c, names: namesOf(c.AnnotationPrefix), access: access, settle: settle,
 		leases: &replica.Leases[*node, *node]{}, versions: &replica.Versions{}}
 	// A dead connection is noticed after a ping is sent, and counts as lost.
 	conn.mirror = replica.NewMirror(conn, idleTime, 2*keepAliveTime, c.Logger)
-	conn.definition = &definition{conn: conn}
 	return conn
 }
 

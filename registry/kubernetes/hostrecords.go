@@ -21,7 +21,7 @@ func (c *Client) HostRecords(ctx context.Context, network string, h registry.Hos
 	}
 	var out registry.HostRecords
 	for _, nd := range t.Records {
-		l, ok := nd.anyLease(c.conf.Network, c.own.names())
+		l, ok := nd.anyLease(c.conf.Network, c.own.names)
 		if !ok {
 			continue
 		}

@@ -44,28 +44,21 @@ func (c *connection) acquire(ctx context.Context, n registry.Network, claim regi
 	if err != nil {
 		return registry.Lease{}, err
 	}
-	l := registry.Lease{
-		Network: n.Name,
-		Node:    claim.Node,
-		NodeID:  claim.NodeID,
-		MTU:     claim.MTU,
-		Backend: claim.Backend,
-	}
-	if l.Slot, l.Subnets, err = nd.slot(n.Plan); err != nil {
+	slot, err := nd.slot(n.Plan)
+	if err != nil {
 		return registry.Lease{}, err
 	}
-	if claim.PublicIPs, err = nd.overwrite(c.names(), claim.PublicIPs); err != nil {
+	if claim.PublicIPs, err = nd.overwrite(c.names, claim.PublicIPs); err != nil {
 		return registry.Lease{}, err
 	}
-	l.PublicIPs = claim.PublicIPs
-	wanted, err := annotations(n, l, c.names())
+	wanted, err := annotations(n, claims.Lease(n, claim, slot), c.names)
 	if err != nil {
 		return registry.Lease{}, err
 	}
 	if err := c.checkDuplicates(ctx, n, claim, nd); err != nil {
 		return registry.Lease{}, err
 	}
-	if changes := nd.differing(wanted, c.names()); len(changes) > 0 {
+	if changes := nd.differing(wanted, c.names); len(changes) > 0 {
 		if nd, err = c.annotate(ctx, nd, changes); err != nil {
 			return registry.Lease{}, err
 		}
@@ -74,7 +67,7 @@ func (c *connection) acquire(ctx context.Context, n registry.Network, claim regi
 			nd = known // knows when that was
 		}
 	}
-	l, _, err = nd.lease(n, c.names())
+	l, _, err := nd.lease(n, c.names)
 	return l, err
 }
 
@@ -107,39 +100,34 @@ func (c *connection) ownNode(ctx context.Context) (*node, error) {
 }
 
 // slot returns the slot that has the Node's subnets, one of each pool.
-func (n *node) slot(plan registry.Plan) (slot uint64, subnets []netip.Prefix, err error) {
-	subnets, err = n.subnets(plan)
+func (n *node) slot(plan registry.Plan) (slot uint64, err error) {
+	subnets, err := n.subnets(plan)
 	if err != nil {
-		return 0, nil, fmt.Errorf("node %s: %w", n.name, err)
+		return 0, fmt.Errorf("node %s: %w", n.name, err)
 	}
 	invalid := func(reason string) error {
+		var pools []string
+		for _, p := range plan {
+			pools = append(pools, fmt.Sprintf("%s in subnets of /%d", p.Prefix, p.SubnetLen))
+		}
 		return fmt.Errorf("%w: node %s has the podCIDRs %s, the network has %s: %s", registry.ErrInvalid, n.name,
-			strings.Join(n.podCIDRs, ", "), describe(plan), reason)
+			strings.Join(n.podCIDRs, ", "), strings.Join(pools, " and "), reason)
 	}
 	if len(subnets) < len(plan) {
-		return 0, nil, invalid("no subnet of each pool")
+		return 0, invalid("no subnet of each pool")
 	}
 	for i, s := range subnets {
 		this, err := plan.Slot(s)
 		switch {
 		case err != nil:
-			return 0, nil, invalid(strings.Replace(err.Error(), registry.ErrInvalid.Error()+": ", "", 1))
+			return 0, invalid(strings.Replace(err.Error(), registry.ErrInvalid.Error()+": ", "", 1))
 		case i > 0 && this != slot:
-			return 0, nil, invalid(fmt.Sprintf("subnets number %d and %d of their pools; leno needs the same number in both",
+			return 0, invalid(fmt.Sprintf("subnets number %d and %d of their pools; leno needs the same number in both",
 				slot, this))
 		}
 		slot = this
 	}
-	return slot, subnets, nil
-}
-
-// describe returns the pools of a plan, such as "10.5.0.0/16 in subnets of /24".
-func describe(plan registry.Plan) string {
-	var out []string
-	for _, p := range plan {
-		out = append(out, fmt.Sprintf("%s in subnets of /%d", p.Prefix, p.SubnetLen))
-	}
-	return strings.Join(out, " and ")
+	return slot, nil
 }
 
 // overwrite returns the addresses under which other hosts shall reach this one: those that the operator has set in
@@ -177,7 +165,7 @@ func (c *connection) checkDuplicates(ctx context.Context, n registry.Network, cl
 	}
 	var first error
 	var held *registry.Lease
-	l, foreign, err := own.lease(n, c.names())
+	l, foreign, err := own.lease(n, c.names)
 	if err == nil && !foreign && l.Session == claim.Session && l.NodeID == claim.NodeID {
 		held = &l
 	}
@@ -241,8 +229,8 @@ func (c *connection) release(ctx context.Context, l registry.Lease) error {
 		return err
 	}
 	changes := map[string]*string{lenoAnnotation: nil}
-	if _, _, err := nd.lease(c.definitionOr(ctx, nd), c.names()); err == nil { // flannel's annotations agree with leno's
-		changes = nd.differing(nil, c.names())
+	if _, _, err := nd.lease(c.definitionOr(ctx, nd), c.names); err == nil { // flannel's annotations agree with leno's
+		changes = nd.differing(nil, c.names)
 	}
 	_, err = c.annotate(ctx, nd, changes)
 	if errors.Is(err, errNotFound) {
@@ -308,7 +296,7 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 	err = conn.mirror.Await(ctx, after == 0, func(t *tree) (bool, time.Time) {
 		found = nil
 		for _, nd := range t.Records {
-			if nd.hasLease(conn.names()) && nd.covers(n.Plan, slot) && (found == nil || nd.created < found.created) {
+			if nd.hasLease(conn.names) && nd.covers(n.Plan, slot) && (found == nil || nd.created < found.created) {
 				found = nd
 			}
 		}
@@ -325,7 +313,7 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 	if found == nil {
 		return registry.Lease{}, index, registry.Wrap(registry.ErrLeaseNotFound, "lease %s of network %s", subnet, n.Name)
 	}
-	lease, _, err := found.lease(n, conn.names())
+	lease, _, err := found.lease(n, conn.names)
 	return lease, index, registry.Wrap(err, "lease %s of network %s", subnet, n.Name)
 }
 

@@ -36,7 +36,7 @@ func (c *connection) List(ctx context.Context) (*tree, error) {
 	}
 	var nodes []*node
 	for _, o := range list.Items {
-		n, err := newNode(o, c.names())
+		n, err := newNode(o, c.names)
 		if err != nil {
 			return nil, fmt.Errorf("list nodes: %w: %w", registry.ErrUncertain, err)
 		}
@@ -92,7 +92,7 @@ func (c *connection) changeOf(kind string, object []byte) (replica.Change[*node]
 	if kind == "ERROR" {
 		return replica.Change[*node]{}, statusError(o.Code, object)
 	}
-	n, err := newNode(o.nodeObject, c.names())
+	n, err := newNode(o.nodeObject, c.names)
 	if err != nil {
 		return replica.Change[*node]{}, fmt.Errorf("%w: %w", registry.ErrUncertain, err)
 	}

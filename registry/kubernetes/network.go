@@ -24,23 +24,22 @@ const (
 	configMapInterval = 30 * time.Second
 )
 
-// definition reads the network's configuration.
-type definition struct {
-	conn *connection
-
+// fileVersion is the network's configuration as it was read last from a file.
+type fileVersion struct {
 	mu    sync.Mutex
-	value string // of the file as it was read last
+	value string
 	index uint64 // of that value, 0 before the first
 }
 
-// read returns the configuration as it is now, and its index. The error is an ErrNetworkNotFound if there is none.
-func (d *definition) read(ctx context.Context) (value []byte, index uint64, err error) {
-	if m := d.conn.conf.ConfigMap; m.Name != "" {
-		value, index, err = d.readConfigMap(ctx, m)
+// readDefinition returns the network's configuration as it is now, and its index. The error is an ErrNetworkNotFound if
+// there is none.
+func (c *connection) readDefinition(ctx context.Context) (value []byte, index uint64, err error) {
+	if m := c.conf.ConfigMap; m.Name != "" {
+		value, index, err = c.readConfigMap(ctx, m)
 	} else {
-		value, index, err = d.readFile(d.conn.conf.NetConf)
+		value, index, err = c.file.read(c.conf.NetConf)
 	}
-	return value, index, registry.Wrap(err, "read %s", d.conn.conf.source())
+	return value, index, registry.Wrap(err, "read %s", c.conf.source())
 }
 
 // source names where the configuration is.
@@ -51,8 +50,8 @@ func (c Config) source() string {
 	return c.NetConf
 }
 
-// readFile reads a file. Its index is the time of the change in seconds, or one more than the index before.
-func (d *definition) readFile(path string) ([]byte, uint64, error) {
+// read reads a file. Its index is the time of the change in seconds, or one more than the index before.
+func (d *fileVersion) read(path string) ([]byte, uint64, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	f, err := os.Open(path)
@@ -77,7 +76,7 @@ func (d *definition) readFile(path string) ([]byte, uint64, error) {
 	return value, d.index, nil
 }
 
-func (d *definition) readConfigMap(ctx context.Context, m ConfigMap) ([]byte, uint64, error) {
+func (c *connection) readConfigMap(ctx context.Context, m ConfigMap) ([]byte, uint64, error) {
 	var o struct {
 		Metadata struct {
 			ResourceVersion string `json:"resourceVersion"`
@@ -85,7 +84,7 @@ func (d *definition) readConfigMap(ctx context.Context, m ConfigMap) ([]byte, ui
 		Data map[string]string `json:"data"`
 	}
 	path := "/api/v1/namespaces/" + url.PathEscape(m.Namespace) + "/configmaps/" + url.PathEscape(m.Name)
-	err := d.conn.call(ctx, request{method: "GET", path: path}, &o)
+	err := c.call(ctx, request{method: "GET", path: path}, &o)
 	if errors.Is(err, errNotFound) {
 		err = fmt.Errorf("%w: %w", registry.ErrNetworkNotFound, err)
 	}
@@ -118,7 +117,7 @@ func (c *connection) parse(value []byte, index uint64) (registry.Network, error)
 
 // network returns the network as its configuration is now.
 func (c *connection) network(ctx context.Context) (registry.Network, error) {
-	value, index, err := c.definition.read(ctx)
+	value, index, err := c.readDefinition(ctx)
 	if err != nil {
 		return registry.Network{}, err
 	}
@@ -150,7 +149,7 @@ func (c *Client) WatchNetworks(ctx context.Context, after uint64) (registry.Netw
 		interval = configMapInterval
 	}
 	for {
-		value, modified, err := c.own.definition.read(ctx)
+		value, modified, err := c.own.readDefinition(ctx)
 		if err != nil && !errors.Is(err, registry.ErrNetworkNotFound) {
 			return registry.NetworkSet{}, 0, err
 		}

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -125,10 +126,8 @@ func (c *connection) node(ctx context.Context, name string) (*node, error) {
 	if err := c.call(ctx, request{method: "GET", path: nodePath(name)}, &o); err != nil {
 		return nil, registry.Wrap(err, "read node %s", name)
 	}
-	return newNode(o, c.names())
+	return newNode(o, c.names)
 }
-
-func (c *connection) names() names { return namesOf(c.conf.AnnotationPrefix) }
 
 // annotate changes annotations of a Node, unless the Node has changed since it was read: then the error is errRefused.
 // Null values remove annotations.
@@ -145,7 +144,7 @@ func (c *connection) annotate(ctx context.Context, n *node, changes map[string]*
 	if err != nil {
 		return nil, registry.Wrap(err, "annotate node %s", n.name)
 	}
-	return newNode(o, c.names())
+	return newNode(o, c.names)
 }
 
 // subnets returns the Node's subnet of each pool, IPv4 first, without the pools of which it has none. Kubernetes may
@@ -174,18 +173,6 @@ func (n *node) hasLease(a names) bool {
 
 // lease returns the lease of a Node that has one. foreign is true if flannel wrote it.
 func (n *node) lease(network registry.Network, a names) (l registry.Lease, foreign bool, err error) {
-	l, foreign, err = n.parse(network, a)
-	if err != nil {
-		return registry.Lease{}, foreign, err
-	}
-	if foreign {
-		l.Node = n.name
-	}
-	l.Session, l.CreateIndex, l.ModifyIndex = n.uid, n.created, n.modified
-	return l, foreign, nil
-}
-
-func (n *node) parse(network registry.Network, a names) (l registry.Lease, foreign bool, err error) {
 	subnets, err := n.subnets(network.Plan)
 	if err != nil {
 		return l, false, err
@@ -203,7 +190,15 @@ func (n *node) parse(network registry.Network, a names) (l registry.Lease, forei
 	if err != nil {
 		return l, false, err
 	}
-	return flannel.ParseLease(network, flannel.SubnetKey(subnets), value)
+	l, foreign, err = flannel.ParseLease(network, flannel.SubnetKey(subnets), value)
+	if err != nil {
+		return registry.Lease{}, foreign, err
+	}
+	if foreign {
+		l.Node = n.name
+	}
+	l.Session, l.CreateIndex, l.ModifyIndex = n.uid, n.created, n.modified
+	return l, foreign, nil
 }
 
 // value returns the annotations as the value of a lease that flannel writes to etcd.
@@ -256,12 +251,7 @@ func annotations(network registry.Network, l registry.Lease, a names) (map[strin
 		a.backendType:  l.Backend.Type,
 		lenoAnnotation: string(record),
 	}
-	orNull := func(data json.RawMessage) string {
-		if len(data) == 0 {
-			return "null"
-		}
-		return string(data)
-	}
+	orNull := func(data json.RawMessage) string { return cmp.Or(string(data), "null") }
 	for _, p := range network.Plan {
 		if p.Prefix.Addr().Is4() {
 			out[a.publicIP], out[a.backendData] = attributes.PublicIP.String(), orNull(attributes.BackendData)

@@ -66,7 +66,7 @@ func (r reader) Complete(_ *tree, l *belief.List, _ *belief.Belief) error {
 
 // reader returns what finds the leases of the network, and how long missing ones are kept.
 func (c *connection) reader(n registry.Network) (reader, belief.Options) {
-	return reader{c.names(), n}, belief.Options{Settle: time.Duration(c.settle.Load())}
+	return reader{c.names, n}, belief.Options{Settle: time.Duration(c.settle.Load())}
 }
 
 var _ replica.LeaseReader[*node, *node] = reader{}
