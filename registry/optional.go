@@ -43,6 +43,10 @@ type Abilities struct {
 	// Close ends the use of the store: nothing is called after it. Calls in progress fail, or end with their contexts.
 	Close func() error
 
+	// IsCertified says that the store knows this client by a certificate. As does not lend it: every other caller must
+	// have credentials that the store checks.
+	IsCertified bool
+
 	Logins  Logins      // of a store that can get its token by logging in
 	Records HostFinder  // nil: the records end with the process
 	Rights  RightsCheck // of a store that has rights

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -23,8 +24,17 @@ type directory struct {
 	kind  string            // of the store, such as config.StoreConsul
 }
 
-// storeFor returns the registry under the caller's own token. The agent's token is never lent.
-func (d directory) storeFor(r *http.Request) registry.Registry { return d.store.As(tokenOf(r)) }
+// storeFor returns the registry under the caller's own token. The agent's token is never lent. Its certificate is lent
+// only to callers without a token on a socket, which are root and members of the socket's group: a store that knows its
+// clients by certificates alone has no tokens.
+func (d directory) storeFor(r *http.Request) registry.Registry {
+	token := tokenOf(r)
+	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	if _, isSocket := local.(*net.UnixAddr); isSocket && token == "" && d.store.Abilities().IsCertified {
+		return d.store
+	}
+	return d.store.As(token)
+}
 
 // requestedNetwork returns the definition of the network that a request names.
 func (d directory) requestedNetwork(r *http.Request) (registry.Network, error) {

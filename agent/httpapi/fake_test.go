@@ -226,13 +226,13 @@ func (n *fakeNetwork) Probe(ctx context.Context, r api.ProbeRequest) (api.Probe,
 	return n.probe(ctx, r)
 }
 
-func (n *fakeNetwork) Renew(context.Context, string) (api.Renewal, error) {
+func (n *fakeNetwork) Renew(context.Context, registry.Registry) (api.Renewal, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return api.Renewal{Subnet: n.status.Lease.Subnet()}, n.refusal
 }
 
-func (n *fakeNetwork) Release(context.Context, string) error { return nil }
+func (n *fakeNetwork) Release(context.Context, registry.Registry) error { return nil }
 
 var (
 	_ Agent   = (*fakeAgent)(nil)

@@ -94,11 +94,11 @@ type Network interface {
 	// Probe sends packets to peers. It fails with an *api.Error when that cannot be done now.
 	Probe(ctx context.Context, r api.ProbeRequest) (api.Probe, error)
 
-	// Renew renews the session of this host's lease under the caller's token.
-	Renew(ctx context.Context, token string) (api.Renewal, error)
+	// Renew renews the session of this host's lease with the store of the caller.
+	Renew(ctx context.Context, store registry.Registry) (api.Renewal, error)
 
-	// Release gives this host's lease up under the caller's token and leaves the network.
-	Release(ctx context.Context, token string) error
+	// Release gives this host's lease up with the store of the caller and leaves the network.
+	Release(ctx context.Context, store registry.Registry) error
 }
 
 // Networks are all networks in the store.

@@ -215,7 +215,7 @@ func (h leaseHandlers) renew(r *http.Request) (out api.Renewal, err error) {
 	if err != nil {
 		return out, err
 	}
-	return part.Renew(r.Context(), tokenOf(r))
+	return part.Renew(r.Context(), h.storeFor(r))
 }
 
 // release makes this host give up its lease and leave the network.
@@ -224,7 +224,7 @@ func (h leaseHandlers) release(r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return part.Release(r.Context(), tokenOf(r))
+	return part.Release(r.Context(), h.storeFor(r))
 }
 
 // owner returns this host's part in the network that a request names.

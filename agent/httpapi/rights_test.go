@@ -2,7 +2,9 @@ package httpapi
 
 import (
 	"context"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"testing"
 	"time"
@@ -56,6 +58,48 @@ func TestWritesAreMadeUnderTheCallersToken(t *testing.T) {
 					t.Error("the agent's own token was used")
 				}
 			})
+		}
+	}
+}
+
+// certified is a store that knows the agent by a certificate.
+type certified struct{ registry.Registry }
+
+func (c certified) Abilities() registry.Abilities {
+	out := c.Registry.Abilities()
+	out.IsCertified = true
+	return out
+}
+
+// TestCertificate: a store that knows the agent by a certificate is used with the rights of the agent only for callers
+// without a token on a socket.
+func TestCertificate(t *testing.T) {
+	socket, tcp := &net.UnixAddr{Name: "/run/leno/leno.sock", Net: "unix"}, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 5366}
+	for _, tt := range []struct {
+		at          net.Addr
+		isCertified bool
+		token       string
+		want        string
+	}{
+		{socket, true, "", "own"},
+		{socket, true, "x:y", "token x:y"},
+		{socket, false, "", "token "},
+		{tcp, true, "", "token "},
+		{tcp, false, "", "token "},
+		{nil, true, "", "token "},
+	} {
+		store := faulty.New(memory.New().Client())
+		d := directory{store: store}
+		if tt.isCertified {
+			d.store = certified{store}
+		}
+		r := httptest.NewRequestWithContext(context.WithValue(t.Context(), http.LocalAddrContextKey, tt.at), "GET", "/", nil)
+		if tt.token != "" {
+			r.Header.Set("X-Consul-Token", tt.token)
+		}
+		_, _ = d.storeFor(r).Network(t.Context(), "n")
+		if store.Count(tt.want+" Network") != 1 {
+			t.Errorf("%+v: another token was used", tt)
 		}
 	}
 }

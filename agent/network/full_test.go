@@ -33,7 +33,7 @@ func TestOneHostTooMany(t *testing.T) {
 		again func(c *member)    // what c does afterwards
 	}{
 		{"released", time.Hour, true, "3 slots: 3 held",
-			func(_, c *member) { must(c.t, c.run.Release(c.t.Context(), "")) }, nil},
+			func(_, c *member) { must(c.t, c.run.Release(c.t.Context(), c.registry.As(""))) }, nil},
 		{"silent for longer than hold", 300 * time.Millisecond, true, "3 slots: 3 held", func(_, c *member) { c.die() },
 			func(c *member) {
 				c.start()

@@ -174,7 +174,7 @@ func TestRestartWhileTheStoreIsFilled(t *testing.T) {
 		}
 
 		// After a release, nothing is remembered.
-		must(t, a.run.Release(t.Context(), ""))
+		must(t, a.run.Release(t.Context(), a.registry.As("")))
 		a.applies("zero")
 		agenttest.Eventually(t, func() error {
 			if exists(state.PeersPath(a.config.DataDir, "n")) {

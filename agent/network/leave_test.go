@@ -106,7 +106,7 @@ func TestLeavingIsRetried(t *testing.T) {
 		fails  time.Duration
 	}{
 		{"released", func(a *member) {
-			err := a.run.Release(a.t.Context(), "")
+			err := a.run.Release(a.t.Context(), a.registry.As(""))
 			if err == nil || !strings.Contains(err.Error(), "the lease was released, but") || !strings.Contains(err.Error(), "no such device") {
 				a.t.Errorf("the request was answered with %v", err)
 			}

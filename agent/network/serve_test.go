@@ -40,7 +40,7 @@ func TestSavedRenewal(t *testing.T) {
 		} {
 			for range tt.after / (30 * time.Second) {
 				time.Sleep(30 * time.Second)
-				_, err := r.lease.Renew(t.Context(), "")
+				_, err := r.lease.Renew(t.Context(), r.deps.Store.Registry.As(""))
 				must(t, err)
 			}
 			r.lease.Lease().Set(tt.lease)

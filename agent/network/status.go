@@ -107,16 +107,16 @@ func (r *Runner) CopySubnetFile(to string) error { return r.file.copyTo(to) }
 // Leases returns what is known of the leases of all hosts.
 func (r *Runner) Leases() *peers.Follower { return r.peers }
 
-// Renew renews the session of this host's lease before it is due, under the caller's token.
-func (r *Runner) Renew(ctx context.Context, token string) (api.Renewal, error) {
-	return r.lease.Renew(ctx, token)
+// Renew renews the session of this host's lease before it is due, with the store of the caller.
+func (r *Runner) Renew(ctx context.Context, store registry.Registry) (api.Renewal, error) {
+	return r.lease.Renew(ctx, store)
 }
 
-// Release releases this host's lease under the caller's token and leaves the network. It blocks until the request is
+// Release releases this host's lease with the store of the caller and leaves the network. It blocks until the request is
 // carried out or refused.
-func (r *Runner) Release(ctx context.Context, token string) error {
+func (r *Runner) Release(ctx context.Context, store registry.Registry) error {
 	defer r.peers.Invalidate() // the runner no longer watches the leases
-	return r.lease.Release(ctx, token)
+	return r.lease.Release(ctx, store)
 }
 
 // PeerList returns the peers sorted by name, without their traffic counters.

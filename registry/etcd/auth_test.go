@@ -341,6 +341,43 @@ func TestTLS(t *testing.T) {
 	}
 }
 
+// TestCertificateIsNotLent: callers have the rights of a user that etcd has checked, and never those of the client's
+// certificate.
+func TestCertificateIsNotLent(t *testing.T) {
+	t.Parallel()
+	for _, auth := range []bool{true, false} {
+		t.Run(fmt.Sprintf("authentication %t", auth), func(t *testing.T) {
+			t.Parallel()
+			s, server := ownStore(t, etcdtest.Options{TLS: true, Auth: auth})
+			if auth {
+				right := etcdtest.Right{Key: s.keys.root(), Prefix: true, Access: etcdtest.ReadWrite}
+				server.AddUser(t, "host", "secret", right)
+				server.AddUser(t, "admin", "secret", right)
+			}
+			certFile, keyFile := server.IssueCert(t, "host")
+			c := s.open(t, func(c *Config) { c.TLS = TLS{CAFile: server.CAFile, CertFile: certFile, KeyFile: keyFile} })
+			n := network(t, "10.5.0.0/16")
+			if err := c.PutNetwork(testContext(t), n); err != nil {
+				t.Fatal(err)
+			}
+			for _, token := range []string{"", ":", "host", "host:", "stranger:x", "host:wrong", ":secret"} {
+				as := c.As(token)
+				_, err := as.Network(testContext(t), n.Name)
+				wantErr(t, err, registry.ErrDenied)
+				_, _, err = as.WatchLeases(testContext(t), n, 0)
+				wantErr(t, err, registry.ErrDenied)
+				wantErr(t, as.DeleteNetwork(testContext(t), n.Name), registry.ErrDenied)
+			}
+			for _, token := range []string{"host:secret", "admin:secret"} {
+				_, err := c.As(token).Network(testContext(t), n.Name)
+				if auth && err != nil || !auth && !errors.Is(err, registry.ErrDenied) {
+					t.Errorf("%s: %v", token, err)
+				}
+			}
+		})
+	}
+}
+
 // TestCertificateExpired: a client whose certificate expires keeps its connection, but gets no other one before there is a
 // new certificate in the same files.
 func TestCertificateExpired(t *testing.T) {

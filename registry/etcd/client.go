@@ -63,6 +63,8 @@ func (c *Client) Abilities() registry.Abilities {
 		SetUser:   c.SetUser,
 		Close:     c.Close,
 		Records:   c,
+
+		IsCertified: c.conf.TLS.CertFile != "",
 	}
 }
 
@@ -92,14 +94,14 @@ func (c *Client) SetUser(name, password string) { c.own.login.setUser(newUser(na
 // Reconnect implements registry.Registry.
 func (c *Client) Reconnect() { c.conf.open.Reconnect(c.conf.Logger) }
 
-// As implements registry.Registry. A token is "USER:PASSWORD". A store without authentication ignores it. If the user
-// is the agent's own, the result is the client itself. Any other user is a guest on the agent's connections: it logs
-// in once and reads what it needs. Nothing is left of it when the result is given up, so callers may invent any number
-// of users.
+// As implements registry.Registry. A token is "USER:PASSWORD". A store without authentication ignores it, unless the
+// client has a certificate: then calls without a user that the store has checked return ErrDenied. If the user is the
+// agent's own, the result is the client itself. Any other user is a guest on the agent's connections: it logs in once
+// and reads what it needs. Nothing is left of it when the result is given up, so callers may invent any number of users.
 func (c *Client) As(token string) registry.Registry {
 	name, password, _ := strings.Cut(token, ":")
 	as := newUser(name, password)
-	if c.own.login.wanted() == as {
+	if c.own.login.wanted() == as && (as != user{} || c.conf.TLS.CertFile == "") {
 		return c
 	}
 	return &Client{conf: c.conf, own: c.own.guest(as)}

@@ -64,6 +64,7 @@ const maxGuestReads = 4
 // guest returns the servers for another user.
 func (s *servers) guest(as user) *servers {
 	g := newServers(s.conf, as)
+	g.login.needsUser = s.conf.TLS.CertFile != ""
 	g.host, g.timeout = cmp.Or(s.host, s), s.timeout
 	return g
 }

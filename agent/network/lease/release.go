@@ -51,9 +51,9 @@ func (r *releases) claim(ctx context.Context, claim func() (registry.Lease, erro
 	return claim()
 }
 
-// Release releases this host's lease under the caller's token. It blocks until the store has refused that, or until
+// Release releases this host's lease with the store of the caller. It blocks until the store has refused that, or until
 // ConfirmRelease says whether the host has left the network.
-func (k *Keeper) Release(ctx context.Context, token string) error {
+func (k *Keeper) Release(ctx context.Context, store registry.Registry) error {
 	stopped := api.Errorf(http.StatusServiceUnavailable,
 		"network %s: the lease cannot be released now: this host's part in the network is being stopped", k.o.Network)
 	select {
@@ -67,7 +67,7 @@ func (k *Keeper) Release(ctx context.Context, token string) error {
 	func() {
 		defer func() { <-k.releases.turn }()
 		if k.releases.closed.Err() == nil {
-			err = k.release(ctx, token)
+			err = k.release(ctx, store)
 		}
 	}()
 	if err != nil {
@@ -88,14 +88,14 @@ func (k *Keeper) Release(ctx context.Context, token string) error {
 }
 
 // release makes the request to the store, which goes on when the caller gives up. The caller has the turn.
-func (k *Keeper) release(ctx context.Context, token string) error {
+func (k *Keeper) release(ctx context.Context, store registry.Registry) error {
 	lease, held, _ := k.lease.Get()
 	if !held || k.releases.granted.Err() != nil {
 		return noLease(k.o.Network, "release", k.report.State())
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
-	if err := k.o.Registry.As(token).Release(ctx, lease); err != nil {
+	if err := store.Release(ctx, lease); err != nil {
 		return err
 	}
 	k.releases.grant()

@@ -25,7 +25,7 @@ func TestRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newHost(t, memory.New(), "a").start()
 		lease := a.held()
-		must(t, a.keeper.Release(t.Context(), "t"))
+		must(t, a.keeper.Release(t.Context(), a.registry.As("t")))
 		if a.lease().Subnet().IsValid() || a.keeper.Outcome() == nil {
 			t.Errorf("%+v", a.lease())
 		}
@@ -35,9 +35,9 @@ func TestRelease(t *testing.T) {
 		if own, under := a.registry.Count("own Release"), a.registry.Count("token t Release"); own != 0 || under != 1 {
 			t.Errorf("released %d times under the agent's token, %d times under the caller's", own, under)
 		}
-		err := a.keeper.Release(t.Context(), "t")
+		err := a.keeper.Release(t.Context(), a.registry.As("t"))
 		wantRefusal(t, err, http.StatusConflict, noLeaseToRelease+ReleasedAdvice)
-		_, err = a.keeper.Renew(t.Context(), "t")
+		_, err = a.keeper.Renew(t.Context(), a.registry.As("t"))
 		wantRefusal(t, err, http.StatusConflict, "network n: this host holds no lease to renew: "+ReleasedAdvice)
 		claims := len(a.registry.At("Acquire"))
 		time.Sleep(time.Hour)
@@ -45,7 +45,7 @@ func TestRelease(t *testing.T) {
 			t.Errorf("claimed %d times since", n-claims)
 		}
 		a.end()
-		wantStopped(t, a.keeper.Release(t.Context(), "t"))
+		wantStopped(t, a.keeper.Release(t.Context(), a.registry.As("t")))
 	})
 }
 
@@ -57,7 +57,7 @@ func TestReleaseIsRefused(t *testing.T) {
 		lease := a.held()
 		a.registry.SetOne("Release", registry.ErrDenied)
 		for range 2 {
-			if err := a.keeper.Release(t.Context(), "t"); !errors.Is(err, registry.ErrDenied) {
+			if err := a.keeper.Release(t.Context(), a.registry.As("t")); !errors.Is(err, registry.ErrDenied) {
 				t.Errorf("%v", err)
 			}
 		}
@@ -73,7 +73,7 @@ func TestReleaseIsRefused(t *testing.T) {
 			t.Errorf("%+v, events %q", now, a.changes())
 		}
 		a.registry.SetOne("Release", nil)
-		must(t, a.keeper.Release(t.Context(), "t"))
+		must(t, a.keeper.Release(t.Context(), a.registry.As("t")))
 		if value, _ := a.record(lease.Subnet()); value != "" {
 			t.Errorf("record %s", value)
 		}
@@ -88,7 +88,7 @@ func TestReleaseWithoutALease(t *testing.T) {
 		a.registry.SetOne("Acquire", registry.ErrNetworkFull)
 		a.start()
 		synctest.Wait()
-		err := a.keeper.Release(t.Context(), "t")
+		err := a.keeper.Release(t.Context(), a.registry.As("t"))
 		wantRefusal(t, err, http.StatusConflict, noLeaseToRelease+"waiting for a lease: network is full")
 		if strings.Contains(err.Error(), registry.ErrUnavailable.Error()) {
 			t.Errorf("the store is blamed: %v", err)
@@ -106,7 +106,7 @@ func TestReleaseWhileTheLeaseIsLost(t *testing.T) {
 		a.registry.SetOne("Acquire", registry.ErrUnavailable)
 		a.store.Delete(leaseKey(lease.Subnet()))
 		a.check(health.Lease, api.Warning, "waiting for a lease")
-		must(t, a.keeper.Release(t.Context(), "t"))
+		must(t, a.keeper.Release(t.Context(), a.registry.As("t")))
 		a.registry.SetOne("Acquire", nil)
 		time.Sleep(time.Hour)
 		if value, _ := a.record(lease.Subnet()); value != "" {
@@ -120,19 +120,19 @@ func TestReleaseBetweenTwoRounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newHost(t, memory.New(), "a")
 		a.keeper.report.SetState("between two rounds")
-		err := a.keeper.Release(t.Context(), "t")
+		err := a.keeper.Release(t.Context(), a.registry.As("t"))
 		wantRefusal(t, err, http.StatusConflict, noLeaseToRelease+"between two rounds")
 		_, err = a.keeper.acquireOnce(t.Context(), a.network(), a.own())
 		must(t, err)
 		time.AfterFunc(time.Second, func() { a.keeper.ConfirmRelease(nil) })
-		must(t, a.keeper.Release(t.Context(), "t"))
+		must(t, a.keeper.Release(t.Context(), a.registry.As("t")))
 		round, cancel := a.keeper.UntilReleased(t.Context())
 		defer cancel()
 		if synctest.Wait(); round.Err() == nil || a.keeper.Outcome() == nil {
 			t.Error("another round begins")
 		}
 		a.keeper.Close()
-		wantStopped(t, a.keeper.Release(t.Context(), "t"))
+		wantStopped(t, a.keeper.Release(t.Context(), a.registry.As("t")))
 		a.keeper.Close()
 	})
 }
@@ -149,11 +149,11 @@ func TestReleaseWaitsForAClaim(t *testing.T) {
 		synctest.Wait()
 		ctx, giveUp := context.WithTimeout(t.Context(), time.Second)
 		defer giveUp()
-		if err := a.keeper.Release(ctx, "t"); !errors.Is(err, context.DeadlineExceeded) {
+		if err := a.keeper.Release(ctx, a.registry.As("t")); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("the caller gave up: %v", err)
 		}
 		time.AfterFunc(time.Second, a.keeper.Close)
-		wantStopped(t, a.keeper.Release(t.Context(), "t"))
+		wantStopped(t, a.keeper.Release(t.Context(), a.registry.As("t")))
 	})
 }
 
@@ -175,7 +175,7 @@ func TestStoppedDuringARelease(t *testing.T) {
 			if closing {
 				time.AfterFunc(time.Second, a.keeper.Close)
 			}
-			err = a.keeper.Release(ctx, "t")
+			err = a.keeper.Release(ctx, a.registry.As("t"))
 			if cancel(); closing {
 				wantStopped(t, err)
 			} else if !errors.Is(err, context.DeadlineExceeded) {
@@ -250,7 +250,7 @@ func TestReleaseNeverMeetsAClaim(t *testing.T) {
 				<-a.keeper.releases.granted.Done()
 				a.keeper.ConfirmRelease(nil)
 			})
-			if err := a.keeper.Release(t.Context(), "t"); err != nil {
+			if err := a.keeper.Release(t.Context(), a.registry.As("t")); err != nil {
 				t.Error(err)
 			}
 			all.Wait()

@@ -90,14 +90,14 @@ func countRenewal(to *report.Reporter, started time.Time, result string) {
 	to.Count(telemetry.LeaseRenewals, 1, result)
 }
 
-// Renew renews the session before it is due, under the caller's token. A session that has ended is replaced by Keep.
-func (k *Keeper) Renew(ctx context.Context, token string) (api.Renewal, error) {
+// Renew renews the session before it is due, with the store of the caller. A session that has ended is replaced by Keep.
+func (k *Keeper) Renew(ctx context.Context, store registry.Registry) (api.Renewal, error) {
 	lease, held, _ := k.lease.Get()
 	if !held {
 		return api.Renewal{}, noLease(k.o.Network, "renew", k.report.State())
 	}
 	asked := time.Now() // the session lives for at least a TTL from now
-	err := k.o.Registry.As(token).Renew(ctx, lease)
+	err := store.Renew(ctx, lease)
 	if errors.Is(err, registry.ErrLeaseLost) {
 		k.ended.Set(lease.Session)
 		return api.Renewal{}, api.Errorf(http.StatusConflict, "%v; the agent takes the lease back", err)

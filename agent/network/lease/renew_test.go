@@ -190,12 +190,12 @@ func TestSessionComesBackToLife(t *testing.T) {
 func TestRenewNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newHost(t, memory.New(), "a").slow()
-		_, err := a.keeper.Renew(t.Context(), "t")
+		_, err := a.keeper.Renew(t.Context(), a.registry.As("t"))
 		wantRefusal(t, err, http.StatusConflict, "network n: this host holds no lease to renew: "+health.Starting)
 		a.registry.SetOne("WatchLease", registry.ErrUnavailable) // the watch would notice the end of the session, too
 		lease := a.start().held()
 		time.Sleep(time.Minute)
-		r, err := a.keeper.Renew(t.Context(), "t")
+		r, err := a.keeper.Renew(t.Context(), a.registry.As("t"))
 		if err != nil || r.Subnet != lease.Subnet() || !r.Renewed.Equal(time.Now()) ||
 			r.SafeUntil.Sub(r.Renewed) != a.options.Settings.TTL {
 			t.Errorf("%+v, %v", r, err)
@@ -207,13 +207,13 @@ func TestRenewNow(t *testing.T) {
 			t.Errorf("renewed %d times under the agent's token, %d times under the caller's", own, under)
 		}
 		a.registry.SetOne("Renew", registry.ErrUnavailable)
-		if _, err := a.keeper.Renew(t.Context(), "t"); !errors.Is(err, registry.ErrUnavailable) {
+		if _, err := a.keeper.Renew(t.Context(), a.registry.As("t")); !errors.Is(err, registry.ErrUnavailable) {
 			t.Errorf("a store that is away: %v", err)
 		}
 		a.held()
 		a.registry.SetOne("Renew", nil)
 		a.store.EndSession(lease.Session)
-		_, err = a.keeper.Renew(t.Context(), "t")
+		_, err = a.keeper.Renew(t.Context(), a.registry.As("t"))
 		wantRefusal(t, err, http.StatusConflict,
 			"renew lease "+lease.Subnet().String()+": lease is not held any more; the agent takes the lease back")
 		if now := a.held(); now.Session == lease.Session {
