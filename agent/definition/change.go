@@ -136,7 +136,7 @@ func (c Change) effects(l registry.Lease, room capacity) []string {
 		if len(p.lost) > 0 {
 			out = append(out, "loses "+registry.Join(p.lost))
 		}
-		if len(p.gained) > 0 {
+		if len(p.gained) > 0 && !l.Foreign {
 			out = append(out, "gains "+registry.Join(p.gained))
 			out = append(out, doubts(l, p.gained, c.Backends[c.New.Backend.Type])...)
 		}

@@ -2,6 +2,7 @@ package definition
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/lenonet/leno/agent/carriage"
 	"github.com/lenonet/leno/backend"
@@ -28,13 +29,19 @@ func CheckFollowers(old, changed registry.Network, leases []registry.Lease, kind
 		cannotFollow)
 }
 
-// cutsOff reports whether the change takes the network from a host that runs flannel: it begins a switch to another
-// backend than the present one, which flannel hosts run, or leaves another one alone. Any change of an option that
-// needs another device, or on which both ends of a path must agree, makes another backend.
+// cutsOff reports whether the change takes the network from a host that runs flannel: it adds or removes an address
+// family, which moves all records to other keys, begins a switch to another backend than the present one, which flannel
+// hosts run, or leaves another one alone. Any change of an option that needs another device, or on which both ends of a
+// path must agree, makes another backend.
 func cutsOff(l registry.Lease, from, to registry.Network, types typeSet) bool {
 	old, now := carriage.Of(from.Carriage()), carriage.Of(to.Carriage())
-	if !l.Foreign || l.Backend.Type != old.Current.Type || types.isSame(old.Current, now.Target()) {
+	if !l.Foreign || l.Backend.Type != old.Current.Type {
 		return false
 	}
-	return now.Next == nil || !types.isSame(old.Target(), now.Target())
+	if !slices.EqualFunc(from.Plan, to.Plan, isSameFamily) {
+		return true
+	}
+	return !types.isSame(old.Current, now.Target()) && (now.Next == nil || !types.isSame(old.Target(), now.Target()))
 }
+
+func isSameFamily(a, b registry.Pool) bool { return a.Prefix.Addr().Is4() == b.Prefix.Addr().Is4() }

@@ -2,6 +2,8 @@ package definition
 
 import (
 	"errors"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -60,6 +62,44 @@ func TestFlannelHosts(t *testing.T) {
 		}
 		if refused != tt.refused {
 			t.Errorf("%s: %+v", tt.name, c.Plan().Refused)
+		}
+	}
+}
+
+// TestFlannelFamilies: adding or removing an address family is refused while hosts run flannel, and gives them no subnet.
+func TestFlannelFamilies(t *testing.T) {
+	six := registry.Pool{Prefix: netip.MustParsePrefix("fd00:5::/48")}
+	one := switchable(t, "vxlan", "{}")
+	both := one
+	both.Plan = append(slices.Clone(one.Plan), six)
+	var err error
+	both.Plan, err = both.Plan.Normalize()
+	must(t, err)
+	const reason = "flannel-192.0.2.9 (10.5.34.0/24) would be cut off: each " + cannotFollow
+	for _, tt := range []struct {
+		name     string
+		old, new registry.Network
+		away     bool
+		refused  bool
+	}{
+		{name: "added", old: one, new: both, refused: true},
+		{name: "removed", old: both, new: one, refused: true},
+		{name: "added after the host", old: one, new: both, away: true},
+		{name: "unchanged", old: both, new: both},
+	} {
+		foreign := flannelLease(t, one, "vxlan")
+		if tt.away {
+			foreign.Session = ""
+		}
+		p := Change{Old: tt.old, New: tt.new, Backends: backends(), Leases: []registry.Lease{foreign}}.Plan()
+		refused := slices.ContainsFunc(p.Refused, func(r api.Refusal) bool { return r.Reason == reason && r.Force })
+		if refused != tt.refused {
+			t.Errorf("%s: %+v", tt.name, p.Refused)
+		}
+		for _, h := range p.Hosts {
+			if what := strings.Join(h.What, "; "); strings.Contains(what, "gains") {
+				t.Errorf("%s: %s", tt.name, what)
+			}
 		}
 	}
 }
