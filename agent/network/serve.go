@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/lenonet/leno/agent/firewall"
@@ -15,6 +16,7 @@ import (
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/flannel"
 )
 
 // serve does what this host's containers need besides the datapath: the subnet file, the saved lease and the firewall
@@ -22,6 +24,7 @@ import (
 // can be started. They need not wait for the saved lease, which only the next process needs and which is tried again.
 func (r *Runner) serve(ctx context.Context, v *peers.View, s backend.State, applied bool) error {
 	n := v.Network
+	r.lease.SetLimit(limitOf(v))
 	fileErr := r.file.write(state.FormatSubnetFile(n.Plan, s.Subnets, s.MTU, r.local.IPMasq), v.Own.Subnet(), s.MTU)
 	r.file.reportResult(fileErr)
 	var refusalErr error
@@ -37,6 +40,15 @@ func (r *Runner) serve(ctx context.Context, v *peers.View, s backend.State, appl
 		r.definition.update(func(s *definitionStatus) { s.applied = n.ModifyIndex })
 	}
 	return errors.Join(fileErr, saveErr, rulesErr)
+}
+
+// limitOf returns why hosts with flannel cannot use this host's lease, "" if they can or there are none.
+func limitOf(v *peers.View) string {
+	isFlannel := func(l registry.Lease) bool { return l.Foreign && l.Backend.Type == v.Own.Backend.Type }
+	if !slices.ContainsFunc(v.Leases, isFlannel) {
+		return ""
+	}
+	return flannel.WhyIgnored(v.Own)
 }
 
 // serveSaved does what this host's containers need before the store has confirmed the saved lease, which stays saved as

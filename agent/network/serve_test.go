@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/definition"
+	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/peers"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/internal/testkit/agenttest"
@@ -135,4 +137,40 @@ func TestGuardedPeers(t *testing.T) {
 		})
 		a.stop()
 	})
+}
+
+// TestLeaseIgnoredByFlannel: the check of a lease that hosts with flannel ignore says so while there are such hosts.
+func TestLeaseIgnoredByFlannel(t *testing.T) {
+	h := newHost(t, memory.New(), "a")
+	r := h.runner()
+	n, err := definition.FromBlock(h.config.Networks[0])
+	must(t, err)
+	n.Plan, err = append(n.Plan, registry.Pool{Prefix: netip.MustParsePrefix("fd00:5::/48")}).Normalize()
+	must(t, err)
+	own, other := leaseOf(1, "sa", 1), leaseOf(2, "sb", 2)
+	own.Subnets, own.Backend = n.Plan.Subnets(1), agenttest.Backend(t, "vxlan", `{}`)
+	own.PublicIPs = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
+	other.Backend, other.Foreign = own.Backend, true
+	reserved := other
+	reserved.Backend = agenttest.Backend(t, "udp", `{}`)
+	dual := own
+	dual.PublicIPs = append(own.PublicIPs[:1:1], netip.MustParseAddr("2001:db8::1"))
+	const ignored = "10.5.1.0/24: hosts with flannel would ignore this host: vxlan needs a public address of the family of "
+	const held = "10.5.1.0/24 is held"
+	for _, tt := range []struct {
+		name  string
+		own   registry.Lease
+		other registry.Lease
+		want  string
+	}{
+		{"with a host that runs flannel", own, other, ignored + n.Plan.Subnets(1)[1].String()},
+		{"with a reservation of flannel's", own, reserved, held},
+		{"with addresses of both families", dual, other, held},
+	} {
+		r.lease.Lease().Set(tt.own)
+		_ = r.serve(t.Context(), &peers.View{Network: n, Own: tt.own, Leases: []registry.Lease{tt.other}}, backend.State{}, false)
+		if got := h.reason(health.Lease); got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
 }

@@ -113,7 +113,7 @@ func (a *acquisition) Keep(ctx context.Context) (lease registry.Lease, ok bool, 
 func (a *acquisition) Known(ctx context.Context) (claims.View, bool, error) {
 	first, _ := a.network.Plan.Range()
 	example, _, err := a.record(first)
-	if err != nil || flannel.CheckUsable(example) != nil || a.conn.sessions.hasUnwanted() {
+	if err != nil || flannel.WhyIgnored(example) != "" || a.conn.sessions.hasUnwanted() {
 		return claims.View{}, false, err
 	}
 	t := a.conn.known(ctx)
@@ -328,13 +328,16 @@ func (a *acquisition) confirm(ctx context.Context, before *record) error {
 // checkUsable returns an error if this host would be the first to use a subnet that hosts with flannel cannot reach. A
 // host that uses the subnet already only warns, because its packets to and from hosts with leno must not stop.
 func (a *acquisition) checkUsable(wanted registry.Lease, choice registry.Choice) error {
-	err := flannel.CheckUsable(wanted)
-	if err != nil && (choice.Own || a.claim.TakesBack(wanted.Subnet())) {
+	reason := flannel.WhyIgnored(wanted)
+	switch {
+	case reason == "":
+		return nil
+	case choice.Own || a.claim.TakesBack(wanted.Subnet()):
 		a.conn.logger.Warn("lease is of no use to hosts with flannel",
-			"network", wanted.Network, "subnet", wanted.Subnet(), "error", err)
+			"network", wanted.Network, "subnet", wanted.Subnet(), "reason", reason)
 		return nil
 	}
-	return err
+	return registry.InvalidRecord(reason)
 }
 
 // checkPositions returns an error if flannel gave this host subnets at different positions of their pools, one of which

@@ -61,15 +61,14 @@ func FormatLease(n registry.Network, l registry.Lease) ([]byte, error) {
 	return value, nil
 }
 
-// CheckUsable returns an error if hosts that run flannel would ignore a leno host's lease: with vxlan, flannel needs a
-// public address of the family of each subnet, and without it does not send packets of the other family either. Leno
-// carries both families over one address. The error wraps registry.ErrInvalid.
-func CheckUsable(l registry.Lease) error {
+// WhyIgnored returns why hosts with flannel ignore a leno host's lease, "" if they use it: with vxlan, flannel needs
+// a public address of the family of each subnet, and without it does not send packets of the other family either. Leno
+// carries both families over one address.
+func WhyIgnored(l registry.Lease) string {
 	if s := unreachable(l); s.IsValid() && l.Backend.Type == vxlan {
-		return registry.InvalidRecord(fmt.Sprintf(
-			"hosts with flannel would ignore this host: vxlan needs a public address of the family of %s", s))
+		return fmt.Sprintf("hosts with flannel would ignore this host: vxlan needs a public address of the family of %s", s)
 	}
-	return nil
+	return ""
 }
 
 // unreachable returns the first subnet of a lease whose host has no public address of its family, or the zero prefix.

@@ -138,27 +138,25 @@ func TestLeaseAttributes(t *testing.T) {
 	}
 }
 
-// TestCheckUsable: which leases of leno hosts flannel ignores.
-func TestCheckUsable(t *testing.T) {
+// TestWhyIgnored: which leases of leno hosts flannel ignores.
+func TestWhyIgnored(t *testing.T) {
 	const v4, v6 = "192.0.2.34", "2001:db8::34"
 	for _, tt := range []struct {
 		name, family, kind string
 		addrs              []string
-		err                string
+		reason             string // ends so
 	}{
 		{name: "IPv4", family: "IPv4", kind: "vxlan", addrs: []string{v4}},
 		{name: "both", family: "both", kind: "vxlan", addrs: []string{v6, v4}},
-		{name: "no IPv6 address", family: "both", kind: "vxlan", addrs: []string{v4}, err: "the family of fd00:5:0:22::/64"},
-		{name: "no IPv4 address", family: "both", kind: "vxlan", addrs: []string{v6}, err: "the family of 10.5.34.0/24"},
-		{name: "IPv4 over IPv6", family: "IPv4", kind: "vxlan", addrs: []string{v6}, err: "the family of 10.5.34.0/24"},
+		{name: "no IPv6 address", family: "both", kind: "vxlan", addrs: []string{v4}, reason: "the family of fd00:5:0:22::/64"},
+		{name: "no IPv4 address", family: "both", kind: "vxlan", addrs: []string{v6}, reason: "the family of 10.5.34.0/24"},
+		{name: "IPv4 over IPv6", family: "IPv4", kind: "vxlan", addrs: []string{v6}, reason: "the family of 10.5.34.0/24"},
 		{name: "alloc", family: "both", kind: "alloc", addrs: []string{v4}},
 	} {
 		n := networkOf(t, tt.family, tt.kind, "")
-		err := CheckUsable(leaseOf(n, backendOf(t, tt.kind, ""), tt.addrs...))
-		if tt.err != "" {
-			refusal(t, err, tt.err)
-		} else if err != nil {
-			t.Errorf("%s: %v", tt.name, err)
+		reason := WhyIgnored(leaseOf(n, backendOf(t, tt.kind, ""), tt.addrs...))
+		if !strings.HasSuffix(reason, tt.reason) || (reason == "") != (tt.reason == "") {
+			t.Errorf("%s: %q", tt.name, reason)
 		}
 	}
 }

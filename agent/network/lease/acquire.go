@@ -86,7 +86,8 @@ func (k *Keeper) acquireOnce(ctx context.Context, n registry.Network, claim regi
 			return registry.Lease{}, k.supersede(claim.Prefer, record)
 		}
 		claim.Avoid = cmp.Or(k.revocation.subnet(), outgrown(n.Plan, claim.Prefer))
-		claim.Lost, claim.Known = k.lastLoss()
+		lost, _, _ := k.loss.Get()
+		claim.Lost, claim.Known = lost.at, lost.leases
 		lease, err := k.o.Registry.Acquire(ctx, n, claim)
 		k.report.Count(telemetry.LeaseClaims, 1, telemetry.Result(err))
 		if err != nil {

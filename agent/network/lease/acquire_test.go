@@ -179,8 +179,8 @@ func TestClaimAfterALoss(t *testing.T) {
 
 // lossOf returns when a keeper noted the last loss.
 func lossOf(k *Keeper) time.Time {
-	at, _ := k.lastLoss()
-	return at
+	last, _, _ := k.loss.Get()
+	return last.at
 }
 
 // TestMoved: another subnet needs an operator, who sees it in the check until the keeper is reset.

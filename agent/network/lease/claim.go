@@ -105,10 +105,3 @@ type storeLoss struct {
 // Claims then give other hosts time to claim their subnets again. leases is how many there were before, 0 if that is
 // not known.
 func (k *Keeper) NoteLoss(leases int) { k.loss.Set(storeLoss{time.Now(), leases}) }
-
-// lastLoss returns when the store was last found to have lost the network, or the zero time for never, and how many
-// leases there were before.
-func (k *Keeper) lastLoss() (time.Time, int) {
-	last, _, _ := k.loss.Get()
-	return last.at, last.leases
-}

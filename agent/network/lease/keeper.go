@@ -127,6 +127,9 @@ func (k *Keeper) Status() Status {
 // SetClaim replaces the claim that Keep keeps written in the store.
 func (k *Keeper) SetClaim(c registry.Claim) { k.claim.Set(c) }
 
+// SetLimit replaces why some hosts cannot use the lease, which the check says while it is held; "" if all can.
+func (k *Keeper) SetLimit(reason string) { k.condition.setLimit(reason) }
+
 // Reset forgets the lease and every problem with it, because this host has left the network. It reports nothing. What
 // is known of the store stays: a revocation, a loss of the network and a release by request.
 func (k *Keeper) Reset() {

@@ -60,6 +60,7 @@ type condition struct {
 	problem   string     // why the lease is not held as it should be; "" if it is
 	unrenewed string     // why the session could not be renewed; "" if it was
 	formerly  string     // what this host had before, if its subnet has changed
+	limit     string     // why some hosts cannot use the lease, "" if all can
 	renewed   time.Time  // the last successful renewal
 
 	suspicions map[string]Suspicion // why another host is believed to be mistaken for this one, by source such as "claim"
@@ -122,6 +123,11 @@ func (c *condition) setFormerly(text string) {
 	c.update(func() { c.formerly = text })
 }
 
+// setLimit records why some hosts cannot use the lease; "" if all can.
+func (c *condition) setLimit(reason string) {
+	c.update(func() { c.limit = reason })
+}
+
 // update changes the condition and sets the check.
 func (c *condition) update(change func()) {
 	c.mu.Lock()
@@ -134,7 +140,7 @@ func (c *condition) update(change func()) {
 func (c *condition) reset() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.taken, c.problem, c.unrenewed, c.formerly = "", "", "", ""
+	c.taken, c.problem, c.unrenewed, c.formerly, c.limit = "", "", "", "", ""
 	clear(c.suspicions)
 }
 
@@ -189,6 +195,8 @@ func (c *condition) checkLocked() {
 		c.report.Check(health.Lease, api.Critical, c.problem)
 	case c.problem != "" || c.unrenewed != "":
 		c.report.Check(health.Lease, api.Warning, fmt.Sprintf("%s: %s", used.Subnet, cmp.Or(c.problem, c.unrenewed)))
+	case c.limit != "":
+		c.report.Check(health.Lease, api.Warning, fmt.Sprintf("%s: %s%s", used.Subnet, c.limit, c.formerly))
 	default:
 		c.report.Check(health.Lease, api.Passing, fmt.Sprintf("%s is held%s", used.Subnet, c.formerly))
 	}
