@@ -435,7 +435,7 @@ func TestFlannelReservation(t *testing.T) {
 		t.Fatal(err)
 	}
 	set, _, err := c.WatchReservations(testContext(t), n, index)
-	if err != nil || len(set.Reservations) != 1 || set.Reservations[0].Slot != 3 || set.Reservations[0].Node != "flannel-192.0.2.1" {
+	if err != nil || len(set.Reservations) != 1 || set.Reservations[0].Slot != 3 || set.Reservations[0].Address.String() != "192.0.2.1" {
 		t.Fatalf("%+v, %v", set, err)
 	}
 	leases, _, err := c.WatchLeases(testContext(t), n, 0)

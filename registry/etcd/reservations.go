@@ -198,7 +198,7 @@ func (c *connection) flannelReservations(t *tree, n registry.Network) (out []reg
 		}
 		if p := (reader{c.keys, n}).Parse(held{lease: r}); isReservation(p, t, n) {
 			out = append(out, registry.Reservation{Network: n.Name, Slot: p.Lease.Slot, Subnet: p.Lease.Subnet(),
-				Node: p.Lease.Node, ModifyIndex: r.modified})
+				Node: p.Lease.Node, Address: p.Lease.PublicIPs[0], ModifyIndex: r.modified})
 			records = append(records, r)
 		}
 	}

@@ -217,17 +217,22 @@ func (c *copier) differences(source, there registry.Network) (out []string) {
 	return out
 }
 
-// compare sets the result for a reservation that the destination has, or cannot have.
+// compare sets the result for a reservation that the destination has, or cannot have. One in flannel is for an address,
+// and which host has it is for the operator to say.
 func (r *Reservation) compare(view registry.Situation) {
 	for _, other := range view.Reservations {
 		same, err := r.source.Beside(other)
 		switch {
 		case r.Result != ToCopy:
-		case same:
+		case same, r.source.Address.IsValid() && r.source.Slot == other.Slot:
 			r.Result = Present
 		case err != nil:
 			r.Result, r.Reason = Failed, err.Error()
 		}
+	}
+	if r.Result == ToCopy && r.source.Address.IsValid() {
+		r.Result, r.Reason = Failed, fmt.Sprintf("it is for the host with the address %s: reserve it there with `leno "+
+			"reservation add -node=NAME %s %s`", r.source.Address, r.source.Network, r.Subnet)
 	}
 }
 

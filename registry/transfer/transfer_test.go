@@ -52,7 +52,7 @@ type world struct {
 	*testing.T
 	from, to *memory.Store
 	network  registry.Network
-	foreign  []string               // nodes in from that run flannel
+	foreign  []string               // nodes in from that run flannel or for which flannel has reserved a subnet
 	leases   map[int]registry.Lease // in the source, by host
 }
 
@@ -113,7 +113,7 @@ func (w *world) try(to registry.Registry, change ...func(*Options)) (Report, err
 	return Copy(w.Context(), foreignHosts{w.from.Client(), w.foreign}, to, o)
 }
 
-// foreignHosts is a registry in which some hosts run flannel.
+// foreignHosts is a registry in which some hosts run flannel, or have a reservation in flannel.
 type foreignHosts struct {
 	registry.Registry
 	nodes []string
@@ -124,6 +124,18 @@ func (r foreignHosts) WatchLeases(ctx context.Context, n registry.Network, after
 	set.Leases = slices.Clone(set.Leases)
 	for i, l := range set.Leases {
 		set.Leases[i].Foreign = slices.Contains(r.nodes, l.Node)
+	}
+	return set, index, err
+}
+
+func (r foreignHosts) WatchReservations(ctx context.Context, n registry.Network, after uint64) (
+	registry.ReservationSet, uint64, error) {
+	set, index, err := r.Registry.WatchReservations(ctx, n, after)
+	set.Reservations = slices.Clone(set.Reservations)
+	for i, reserved := range set.Reservations {
+		if slices.Contains(r.nodes, reserved.Node) {
+			set.Reservations[i].Address = netip.MustParseAddr("192.0.2.22")
+		}
 	}
 	return set, index, err
 }
@@ -412,6 +424,17 @@ func TestSituations(t *testing.T) {
 			one, two, three}},
 		{name: "foreign hosts are left out", set: func(w *world) { w.foreign = []string{"host-2"} },
 			options: func(o *Options) { o.WithoutForeign = true }, want: []string{"default copied", one, "10.5.2.0/24 host-2 skipped its host does not run leno", three}},
+		{name: "a reservation in flannel", set: func(w *world) {
+			w.foreign = []string{"flannel-192.0.2.22"}
+			w.reserve(w.from, 9, "flannel-192.0.2.22")
+		}, fails: 1, want: []string{"default copied", `10.5.9.0/24 node "flannel-192.0.2.22" failed it is for the host with ` +
+			"the address 192.0.2.22: reserve it there with `leno reservation add -node=NAME default 10.5.9.0/24`", one, two, three}},
+		{name: "a reservation in flannel for a host that has it there", set: func(w *world) {
+			w.foreign = []string{"flannel-192.0.2.22"}
+			w.reserve(w.from, 9, "flannel-192.0.2.22")
+			w.define(w.to, network(w.T, "default", "10.5.0.0/20"))
+			w.reserve(w.to, 9, "host-9")
+		}, want: []string{"default present", `10.5.9.0/24 node "flannel-192.0.2.22" present`, one, two, three}},
 		{name: "leases of a deleted network", set: func(w *world) {
 			w.define(w.to, network(w.T, "default", "10.5.0.0/20"))
 			w.acquire(w.to, claim(w.network, 1))
