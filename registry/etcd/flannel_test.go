@@ -438,6 +438,15 @@ func TestFlannelReservation(t *testing.T) {
 	if err != nil || len(set.Reservations) != 1 || set.Reservations[0].Slot != 3 || set.Reservations[0].Address.String() != "192.0.2.1" {
 		t.Fatalf("%+v, %v", set, err)
 	}
+	for what, err := range map[string]error{
+		"revoke": c.Revoke(testContext(t), n.Name, set.Reservations[0].Subnet),
+		"remove": c.RemoveReservation(testContext(t), n.Name, set.Reservations[0].Subnet),
+	} {
+		wantErr(t, err, registry.ErrNotSupported)
+		if key := s.keys.prefix + "/subnets/10.5.3.0-24"; err != nil && !strings.Contains(err.Error(), "`etcdctl del '"+key+"'`") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
 	leases, _, err := c.WatchLeases(testContext(t), n, 0)
 	if err != nil || len(leases.Leases) != 1 || len(leases.Bad) > 0 {
 		t.Errorf("%+v, %v", leases, err)

@@ -59,6 +59,9 @@ func (c *connection) revokeRecord(ctx context.Context, network string, subnet ne
 	if r == nil {
 		return registry.ErrLeaseNotFound
 	}
+	if err := c.checkNotReserved(t, n, r); err != nil {
+		return err
+	}
 	limited, err := c.grant(ctx, seconds(revokedFor))
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -136,10 +137,22 @@ func (c *Client) RemoveReservation(ctx context.Context, network string, subnet n
 		key := c.own.keys.reservation(network, n.Plan.First(subnet))
 		var resp clientv3.OpResponse
 		if resp, err = c.own.do(ctx, clientv3.OpDelete(key)); err == nil && resp.Del().Deleted == 0 {
-			err = registry.ErrReservationNotFound
+			err = c.own.noReservation(ctx, n, n.Plan.First(subnet))
 		}
 	}
 	return registry.Wrap(err, "remove reservation %s in network %s", subnet, network)
+}
+
+// noReservation returns why leno has no reservation of the subnet.
+func (c *connection) noReservation(ctx context.Context, n registry.Network, first netip.Prefix) error {
+	t, err := c.mirror.Refresh(ctx)
+	if err != nil {
+		return err
+	}
+	if r := c.recordOn(t, n.Name, first); r != nil {
+		err = c.checkNotReserved(t, n, r)
+	}
+	return cmp.Or(err, registry.ErrReservationNotFound)
 }
 
 // WatchReservations implements registry.Reservations.
@@ -184,6 +197,15 @@ func (c *connection) reservations(t *tree, n registry.Network) (set registry.Res
 // written what the network's backend publishes.
 func isReservation(p *belief.Record, t *tree, n registry.Network) bool {
 	return p.Lease.Foreign && p.Lease.Backend.Type != n.Backend.Type && t.Get(p.Key).lease == 0
+}
+
+// checkNotReserved returns an ErrNotSupported for a record that is a reservation in flannel, which leno does not change.
+func (c *connection) checkNotReserved(t *tree, n registry.Network, r *record) error {
+	if len(n.Plan) == 0 || !isReservation((reader{c.keys, n}).Parse(held{lease: r}), t, n) {
+		return nil
+	}
+	return fmt.Errorf("%w: it is a reservation in flannel: remove it with `etcdctl del '%s'`", registry.ErrNotSupported,
+		r.key)
 }
 
 // flannelReservations returns the reservations of n in flannel, and their records. They are only shown: a claim treats
