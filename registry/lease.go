@@ -258,8 +258,8 @@ type Reservation struct {
 	Node    string
 	NodeID  string
 
-	// Address is the host's if the reservation is in flannel, which knows hosts by their addresses; Node is then the one of
-	// a host that runs flannel. The zero Addr stands for a reservation of leno's.
+	// Address is the host's if the reservation is in flannel, which knows hosts by their addresses; Node is then that of a
+	// host which runs flannel. The zero Addr stands for a reservation of leno's.
 	Address netip.Addr
 
 	ModifyIndex uint64

@@ -59,7 +59,7 @@ func (c *connection) revokeRecord(ctx context.Context, network string, subnet ne
 	if r == nil {
 		return registry.ErrLeaseNotFound
 	}
-	if err := c.checkNotReserved(t, n, r); err != nil {
+	if err := (reader{c.keys, n}).checkNotReserved(t, r); err != nil {
 		return err
 	}
 	limited, err := c.grant(ctx, seconds(revokedFor))

@@ -137,20 +137,20 @@ func (c *Client) RemoveReservation(ctx context.Context, network string, subnet n
 		key := c.own.keys.reservation(network, n.Plan.First(subnet))
 		var resp clientv3.OpResponse
 		if resp, err = c.own.do(ctx, clientv3.OpDelete(key)); err == nil && resp.Del().Deleted == 0 {
-			err = c.own.noReservation(ctx, n, n.Plan.First(subnet))
+			err = noReservation(ctx, c.own, n, n.Plan.First(subnet))
 		}
 	}
 	return registry.Wrap(err, "remove reservation %s in network %s", subnet, network)
 }
 
 // noReservation returns why leno has no reservation of the subnet.
-func (c *connection) noReservation(ctx context.Context, n registry.Network, first netip.Prefix) error {
+func noReservation(ctx context.Context, c *connection, n registry.Network, first netip.Prefix) error {
 	t, err := c.mirror.Refresh(ctx)
 	if err != nil {
 		return err
 	}
 	if r := c.recordOn(t, n.Name, first); r != nil {
-		err = c.checkNotReserved(t, n, r)
+		err = (reader{c.keys, n}).checkNotReserved(t, r)
 	}
 	return cmp.Or(err, registry.ErrReservationNotFound)
 }
@@ -199,13 +199,13 @@ func isReservation(p *belief.Record, t *tree, n registry.Network) bool {
 	return p.Lease.Foreign && p.Lease.Backend.Type != n.Backend.Type && t.Get(p.Key).lease == 0
 }
 
-// checkNotReserved returns an ErrNotSupported for a record that is a reservation in flannel, which leno does not change.
-func (c *connection) checkNotReserved(t *tree, n registry.Network, r *record) error {
-	if len(n.Plan) == 0 || !isReservation((reader{c.keys, n}).Parse(held{lease: r}), t, n) {
+// checkNotReserved returns an ErrNotSupported for a record that is a reservation in flannel: leno does not change it.
+func (r reader) checkNotReserved(t *tree, found *record) error {
+	if len(r.network.Plan) == 0 || !isReservation(r.Parse(held{lease: found}), t, r.network) {
 		return nil
 	}
 	return fmt.Errorf("%w: it is a reservation in flannel: remove it with `etcdctl del '%s'`", registry.ErrNotSupported,
-		r.key)
+		found.key)
 }
 
 // flannelReservations returns the reservations of n in flannel, and their records. They are only shown: a claim treats
