@@ -34,6 +34,9 @@ func TestFlannelConfigurationEdited(t *testing.T) {
 		want string // in the reason of the check, "" if the edit is no change
 	}{
 		{"the same again", func(*testing.T, *registry.Network) {}, ""},
+		{"without leno's options", func(t *testing.T, n *registry.Network) {
+			n.Backend = agenttest.Backend(t, "recorder", `{}`)
+		}, ""},
 		{"another pool", func(t *testing.T, n *registry.Network) { n.Plan = agenttest.Plan(t, "10.6.0.0/22") },
 			"ipv4.prefix: 10.5.0.0/22 becomes 10.6.0.0/22"},
 		{"another subnet length", func(_ *testing.T, n *registry.Network) {
@@ -55,8 +58,10 @@ func TestFlannelConfigurationEdited(t *testing.T) {
 
 func testEdited(t *testing.T, edit func(*testing.T, *registry.Network), want string, confirm bool) {
 	h := newHost(t, memory.New(), "a")
-	h.put("10.5.0.0/22", "recorder")
+	must(t, h.store.Client().PutNetwork(t.Context(), registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22"),
+		Backend: agenttest.Backend(t, "recorder", `{"checksum_offload":"off"}`)}))
 	h.deps.Store.Registry = flannelStore{h.registry}
+	h.config.Networks[0].Pools = nil
 	r := h.runner()
 	d := r.definition
 	n, err := d.find(t.Context())

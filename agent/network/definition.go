@@ -21,6 +21,7 @@ import (
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/belief"
+	"github.com/lenonet/leno/registry/flannel"
 )
 
 // A network ends only when an operator deletes it, which leaves a registry.Deletion in the store. A definition that is
@@ -70,7 +71,7 @@ type definitionStatus struct {
 	// followed is set while all parts of a round run: they follow inForce, as long as canFollow says that they can.
 	followed bool
 
-	unconfirmed string // how the store's definition differs from the one in force, while it is declined; "" if it is not
+	ignored string // why the definition in the store has no effect, "" if it has
 }
 
 // now returns the status.
@@ -90,7 +91,16 @@ func (d *definitionKeeper) judge(stored registry.Network, err error) belief.Verd
 	if _, defined, _ := d.inForce.Get(); !defined {
 		return belief.NoAnswer
 	}
-	return d.now().known.Judge(stored, err)
+	_, verdict := judge(d.now().known, stored, err)
+	return verdict
+}
+
+// judge returns what the store's answer means, with what flannel cannot express of a definition as it is known.
+func judge(known *belief.Definition, stored registry.Network, err error) (registry.Network, belief.Verdict) {
+	if known != nil && err == nil {
+		stored = flannel.Complete(stored, known.Network)
+	}
+	return stored, known.Judge(stored, err)
 }
 
 // wasLeft reports whether this host has left the network because it was deleted.
@@ -182,7 +192,7 @@ func (d *definitionKeeper) find(ctx context.Context) (registry.Network, error) {
 			n, err = d.restoreDeletion(ctx, lost)
 		}
 	}
-	verdict := d.known.Judge(n, err)
+	n, verdict := judge(d.known, n, err)
 	if verdict == belief.NoAnswer && errors.Is(err, registry.ErrNetworkNotFound) && len(d.local.Pools) > 0 {
 		if n, err = d.define(ctx); err == nil {
 			verdict = belief.InForce
@@ -201,7 +211,7 @@ func (d *definitionKeeper) find(ctx context.Context) (registry.Network, error) {
 	case belief.NoAnswer:
 		return n, err
 	case belief.Declined:
-		d.decline(n)
+		d.ignore(declined(d.config.StoreName(), d.known.Network, n, d.deps.Datapaths.Backends))
 	case belief.Lost:
 		d.leases.note(0)
 	}
@@ -235,7 +245,7 @@ func (d *definitionKeeper) confirm(n registry.Network, asked time.Time) {
 			"it is in force now", "generation", n.Generation, "revision", n.Revision, "before", d.known.Network.Revision)
 	}
 	d.known = now
-	d.update(func(s *definitionStatus) { s.known, s.unconfirmed = d.known, "" })
+	d.update(func(s *definitionStatus) { s.known, s.ignored = d.known, "" })
 	d.forgetDeletion()
 }
 
@@ -408,7 +418,7 @@ func (d *definitionKeeper) compare(ctx context.Context, n *registry.Network) (be
 	defer cancel()
 	asked := time.Now()
 	now, err := d.deps.Store.Registry.Network(call, n.Name)
-	verdict := d.known.Judge(now, err)
+	now, verdict := judge(d.known, now, err)
 	switch verdict {
 	case belief.InForce:
 	case belief.Ended:
@@ -418,12 +428,10 @@ func (d *definitionKeeper) compare(ctx context.Context, n *registry.Network) (be
 		return verdict, nil
 	case belief.Unreadable:
 		reason := registry.Shorten(strings.TrimPrefix(err.Error(), "network "+n.Name+": "), registry.MaxShownReason)
-		d.report.Check(health.Network, api.Warning,
-			"the definition in the store cannot be used, the one before stays in force: "+reason)
+		d.ignore("the definition in the store cannot be used, the one before stays in force: " + reason)
 		return verdict, nil
 	case belief.Declined:
-		d.decline(now)
-		d.report.Check(health.Network, api.Warning, d.now().unconfirmed)
+		d.ignore(declined(d.config.StoreName(), d.known.Network, now, d.deps.Datapaths.Backends))
 		return verdict, nil
 	default:
 		return verdict, err
@@ -454,14 +462,19 @@ func canFollow(n, now registry.Network, kinds map[string]backend.Type) bool {
 		definition.CheckEncryption(now, kinds) == nil
 }
 
-// decline records that the definition in the store stays without effect, and how it differs from the one in force:
-// flannel's operator changed the network. flanneld reads its configuration only when it starts, so hosts that follow at
-// once part from those that run flannel.
-func (d *definitionKeeper) decline(stored registry.Network) {
-	changes := strings.Join(definition.DescribeChanges(d.known.Network, stored, d.deps.Datapaths.Backends), "; ")
-	text := fmt.Sprintf("flannel's configuration in %s was changed (%s): the definition before stays in force, since "+
+// ignore shows why the definition in the store has no effect, in the check and the notes.
+func (d *definitionKeeper) ignore(reason string) {
+	d.update(func(s *definitionStatus) { s.ignored = reason })
+	d.report.Check(health.Network, api.Warning, reason)
+}
+
+// declined says how the definition in the store differs from the one in force, and why it has no effect: flannel's
+// operator changed the network. flanneld reads its configuration only when it starts, so hosts that follow at once part
+// from those that run flannel.
+func declined(store string, inForce, stored registry.Network, kinds map[string]backend.Type) string {
+	changes := strings.Join(definition.DescribeChanges(inForce, stored, kinds), "; ")
+	return fmt.Sprintf("flannel's configuration in %s was changed (%s): the definition before stays in force, since "+
 		"flanneld reads its configuration only when it starts; write the old one back, or preview the change with `leno "+
 		"network plan FILE`, make it with `leno network apply FILE`, and restart flanneld on each host that runs it",
-		d.config.StoreName(), changes)
-	d.update(func(s *definitionStatus) { s.unconfirmed = text })
+		store, changes)
 }

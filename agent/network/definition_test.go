@@ -175,6 +175,9 @@ func TestWatchDefinition(t *testing.T) {
 				if tt.check != "" && !strings.Contains(got, tt.check) || tt.check == "" && strings.Contains(got, "the store has") {
 					t.Errorf("check: %q, want %q", got, tt.check)
 				}
+				if notes := h.watched.now().ignored; (tt.check == "cannot be used") != (notes != "") || notes != "" && notes != got {
+					t.Errorf("shown with the network: %q", notes)
+				}
 				if tt.check == "cannot put it back" {
 					h.registry.SetOne("PutNetwork", nil)
 					time.Sleep(time.Minute)

@@ -55,8 +55,8 @@ func (r *Runner) Status() Status {
 		Differs:     definition.differs,
 		Followed:    r.peers.Followed(),
 	}
-	if definition.unconfirmed != "" {
-		out.Local.Notes = append([]string{definition.unconfirmed}, out.Local.Notes...)
+	if definition.ignored != "" {
+		out.Local.Notes = append([]string{definition.ignored}, out.Local.Notes...)
 	}
 	if s := out.Datapath.Report.Switch; s != nil {
 		out.Local.Switch = &api.Switch{From: s.From, To: s.To, Moved: s.Moved, Stopped: s.Stopped, Fault: s.Fault}

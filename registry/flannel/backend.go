@@ -258,12 +258,50 @@ func numbers(kind string) (out []setting) {
 	return out
 }
 
-// effective returns the value of an option that flannel uses.
-func (t Translation) effective(option string) string {
-	if n, set := t.Options[option].(int64); set {
-		return strconv.FormatInt(n, 10)
+// valueIn returns a setting's value in leno's backend object, an int64 or a bool, and otherwise flannel's default.
+func (s setting) valueIn(b registry.Backend) any {
+	preset, isBool := s.preset.(bool)
+	if !isBool {
+		return number(b, s.option)
 	}
-	return fmt.Sprint(t.Defaults[option])
+	value := &preset
+	if json.Unmarshal(members(b)[s.option], &value) != nil || value == nil {
+		return s.preset
+	}
+	return *value
+}
+
+// text returns a value as flannel's configuration has it, "" if it has none.
+func (s setting) text(value any) string {
+	n, isNumber := value.(int64)
+	switch {
+	case value == nil, s.overhead != 0 && n == 0:
+		return ""
+	case isNumber:
+		return strconv.FormatInt(n+s.overhead, 10)
+	}
+	return fmt.Sprint(value)
+}
+
+// Complete returns a network that flannel's operator has configured with what flannel cannot express of the backend, as
+// it is in known: leno's own options, and the MTU 0, which stands for none.
+func Complete(n, known registry.Network) registry.Network {
+	list, _ := settings(n.Backend.Type)
+	if !n.Foreign || n.Backend.Type != known.Backend.Type {
+		return n
+	}
+	options := members(n.Backend)
+	for option, value := range members(known.Backend) {
+		i := slices.IndexFunc(list, func(s setting) bool { return s.option == option })
+		if i < 0 || options[option] == nil && list[i].text(list[i].valueIn(known.Backend)) == "" {
+			options[option] = value
+		}
+	}
+	encoded, _ := json.Marshal(options) // which always succeeds
+	if b, err := registry.NewBackend(n.Backend.Type, encoded); err == nil {
+		n.Backend = b
+	}
+	return n
 }
 
 // IsLink reports whether a device has a name that flannel gives: flannel.1 and flannel-v6.1 with vxlan, flannel0 with

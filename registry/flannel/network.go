@@ -80,7 +80,7 @@ func FormatDeletion(d registry.Deletion) ([]byte, error) {
 }
 
 // ParseNetwork parses the value of ConfigKey for the network that leno calls name. With a member "leno", that record is
-// the network, and flannel's members must have the same plan, backend type, VNI and port. Without it, the network is
+// the network, and flannel's members must have the same plan, backend type and options. Without it, the network is
 // flannel's configuration, where all options of the backend that flannel has are explicit, its defaults included; what
 // leno has not, such as Learning, is left out.
 //
@@ -167,7 +167,8 @@ func (c comparison) check() error {
 		cmp.Or(c.leno, "none"))
 }
 
-// checkConfig returns an error if flannel's members of a value contradict the network in its member "leno".
+// checkConfig returns an error that names all values in which flannel's members contradict the network in the member
+// "leno".
 func checkConfig(n registry.Network, value []byte) error {
 	c, err := ParseConfig(value)
 	if err != nil {
@@ -181,28 +182,37 @@ func checkConfig(n registry.Network, value []byte) error {
 	if err != nil {
 		return err
 	}
-	all := comparePlans(plan, n.Plan)
-	all = append(all, comparison{"Backend.Type", kind, strings.ToLower(n.Backend.Type)})
+	all := append(comparePlans(plan, n.Plan), comparison{"Backend.Type", kind, strings.ToLower(n.Backend.Type)})
+	if known, _ := settings(kind); len(known) > 0 && kind == n.Backend.Type {
+		t, err := c.TranslateBackend()
+		if err != nil {
+			return err
+		}
+		all = append(all, compareOptions(known, t, n.Backend)...)
+	}
+	var differing []string
 	for _, each := range all {
-		if err := each.check(); err != nil {
-			return fmt.Errorf("%w: %s", err, removeLeno)
+		if each.flannel != each.leno {
+			has, want := cmp.Or(each.leno, "none"), cmp.Or(each.flannel, "none")
+			differing = append(differing, fmt.Sprintf("%s %s instead of %s", each.member, has, want))
 		}
 	}
-	compared := numbers(n.Backend.Type)
-	if len(compared) == 0 {
+	if len(differing) == 0 {
 		return nil
 	}
-	t, err := c.TranslateBackend()
-	if err != nil {
-		return err
-	}
-	for _, s := range compared {
-		mine := fmt.Sprint(number(n.Backend, s.option))
-		if err := (comparison{"Backend." + s.name, t.effective(s.option), mine}).check(); err != nil {
-			return fmt.Errorf("%w: %s", err, removeLeno)
+	return fmt.Errorf(`the member "leno" has %s: %s`, strings.Join(differing, ", "), removeLeno)
+}
+
+// compareOptions compares the options that flannel has of flannel's backend with those of leno's, of the same type. An
+// MTU is the underlay's in both.
+func compareOptions(known []setting, flannel Translation, leno registry.Backend) (out []comparison) {
+	for _, s := range known {
+		if s.option != "" {
+			theirs := cmp.Or(flannel.Options[s.option], s.preset)
+			out = append(out, comparison{"Backend." + s.name, s.text(theirs), s.text(s.valueIn(leno))})
 		}
 	}
-	return nil
+	return out
 }
 
 // comparePlans compares flannel's plan with leno's, pool by pool.
@@ -214,6 +224,9 @@ func comparePlans(flannel, leno registry.Plan) (out []comparison) {
 		theirs, mine := poolTexts(flannel, family.isIt), poolTexts(leno, family.isIt)
 		for i, member := range []string{"Network", "SubnetLen", "SubnetMin", "SubnetMax"} {
 			out = append(out, comparison{family.prefix + member, theirs[i], mine[i]})
+			if i == 0 && theirs[0] != mine[0] {
+				break // the rest follows from the pool, or means something else in it
+			}
 		}
 	}
 	return out

@@ -260,22 +260,24 @@ func TestNetworkContradictions(t *testing.T) {
 	const instead = `: remove "leno" from the value to let flannel's configuration apply`
 	for _, tt := range []struct{ old, new, want string }{
 		{`"Network":"10.5.0.0/16","SubnetLen":24,"SubnetMin":"10.5.1.0","SubnetMax":"10.5.255.0"`, `"Network":"10.6.0.0/16"`,
-			`invalid: Network 10.6.0.0/16 contradicts the member "leno", which has 10.5.0.0/16` + instead},
-		{`"SubnetLen":24`, `"SubnetLen":25`, `SubnetLen 25 contradicts the member "leno", which has 24` + instead},
+			`invalid: the member "leno" has Network 10.5.0.0/16 instead of 10.6.0.0/16` + instead},
+		{`"SubnetLen":24`, `"SubnetLen":25`, `has SubnetLen 24 instead of 25` + instead},
 		{`"SubnetMin":"10.5.1.0"`, `"SubnetMin":"10.5.2.0"`,
-			`SubnetMin 10.5.2.0 contradicts the member "leno", which has 10.5.1.0`},
-		{`"SubnetMax":"10.5.255.0"`, `"SubnetMax":"10.5.2.0"`, `SubnetMax 10.5.2.0 contradicts`},
-		{`"EnableIPv6":true`, `"EnableIPv6":false`, `IPv6Network none contradicts the member "leno", which has fd00:5::/48`},
+			`has SubnetMin 10.5.1.0 instead of 10.5.2.0`},
+		{`"SubnetMax":"10.5.255.0"`, `"SubnetMax":"10.5.2.0"`, `has SubnetMax 10.5.255.0 instead of 10.5.2.0`},
+		{`"EnableIPv6":true`, `"EnableIPv6":false`, `has IPv6Network fd00:5::/48 instead of none`},
 		{`"EnableIPv6":true`, `"EnableIPv4":false,"EnableIPv6":true`,
-			`Network none contradicts the member "leno", which has 10.5.0.0/16`},
+			`has Network 10.5.0.0/16 instead of none`},
 		{`"IPv6SubnetLen":64`, `"IPv6SubnetLen":63`, `not the first address of a /63`},
 		{`"Network":"10.5.0.0/16",`, ``, `no Network is set; the member "leno" has [10.5.0.0/16 fd00:5::/48]`},
-		{`"Type":"vxlan"`, `"Type":"host-gw"`, `Backend.Type host-gw contradicts the member "leno", which has vxlan`},
-		{`"VNI":7`, `"VNI":8`, `Backend.VNI 8 contradicts the member "leno", which has 7`},
-		{`,"VNI":7`, ``, `Backend.VNI 1 contradicts the member "leno", which has 7`},
-		{`"Port":4789`, `"Port":0`, `Backend.Port 8472 contradicts the member "leno", which has 4789`},
+		{`"Type":"vxlan"`, `"Type":"host-gw"`, `has Backend.Type vxlan instead of host-gw`},
+		{`"VNI":7`, `"VNI":8,"GBP":true,"DirectRouting":true,"MTU":1400`, `the member "leno" has Backend.VNI 7 instead of 8, ` +
+			`Backend.GBP false instead of true, Backend.DirectRouting false instead of true, ` +
+			`Backend.MTU none instead of 1400` + instead},
+		{`,"VNI":7`, ``, `Backend.VNI 7 instead of 1`},
+		{`"Port":4789`, `"Port":0`, `Backend.Port 4789 instead of 8472`},
 		{`"VNI":7`, `"VNI":"x"`, `Backend.vni is "x", not a number`},
-		{`"Backend":{"Port":4789,"Type":"vxlan","VNI":7},`, ``, `Backend.Type udp contradicts`},
+		{`"Backend":{"Port":4789,"Type":"vxlan","VNI":7},`, ``, `Backend.Type vxlan instead of udp`},
 		{`"Backend":`, `"backend":{},"Backend":`, `is there twice`},
 		{`"version":1,"name"`, `"version":2,"name"`, "version 2 is a newer leno's"},
 		{`"leno":{`, `"leno":null,"x":{`, "version is missing"},
@@ -289,11 +291,24 @@ func TestNetworkContradictions(t *testing.T) {
 		_, err := ParseNetwork("default", []byte(value))
 		refusal(t, err, tt.want)
 	}
-	// What flannel does not need of the other hosts is left to flannel's members.
-	for _, other := range []string{`"VNI":7,"DirectRouting":true`, `"VNI":7,"MTU":1400`} {
-		value := strings.Replace(string(sound), `"VNI":7`, other, 1)
-		if back, err := ParseNetwork("default", []byte(value)); err != nil || !back.Backend.Equal(n.Backend) {
-			t.Errorf("%s: %s, %v", other, back.Backend.Object, err)
+}
+
+// TestComplete: what flannel cannot express of the network's backend stays as it was.
+func TestComplete(t *testing.T) {
+	const defaults = `"direct_routing":false,"gbp":false,"port":8472,"vni":1`
+	for _, tt := range []struct{ name, flannel, known, want string }{
+		{"leno's options", `{"Type":"vxlan"}`, `{"checksum_offload":"off","mtu":0}`, `"checksum_offload":"off",` + strings.Replace(defaults, `"port"`, `"mtu":0,"port"`, 1)},
+		{"an MTU is removed", `{"Type":"vxlan"}`, `{"mtu":1350}`, defaults},
+		{"an MTU is added", `{"Type":"vxlan","MTU":1400}`, `{"mtu":0}`, strings.Replace(defaults, `"port"`, `"mtu":1350,"port"`, 1)},
+		{"flannel's options", `{"Type":"vxlan"}`, `{"vni":7,"gbp":true}`, defaults},
+	} {
+		known := registry.Network{Name: "default", Plan: planOf(t, "10.5.0.0/16"), Backend: backendOf(t, "vxlan", tt.known)}
+		n, err := ParseNetwork("default", []byte(`{"Network":"10.5.0.0/16","Backend":`+tt.flannel+`}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n.Foreign = true; !Complete(n, known).Backend.Equal(backendOf(t, "vxlan", `{`+tt.want+`}`)) {
+			t.Errorf("%s: %s", tt.name, Complete(n, known).Backend.Object)
 		}
 	}
 }
