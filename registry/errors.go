@@ -44,6 +44,9 @@ var (
 	ErrUncertain = errors.New("the store's answer is not certain")
 	// ErrUnavailable means that the store cannot be reached or has no leader; try again.
 	ErrUnavailable = errors.New("the store is unavailable")
+	// ErrNoSpace means that the store answers, and writes nothing new because it has no space. Such an error is also
+	// ErrUnavailable, because it lasts until an operator frees some.
+	ErrNoSpace = fmt.Errorf("%w: it has no space", ErrUnavailable)
 	// ErrDenied means that the token lacks a right; the text names the key or session.
 	ErrDenied = errors.New("permission denied")
 	// ErrToken means that the token could not be read, so the store was not asked. Such an error is also ErrDenied,

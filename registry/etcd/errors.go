@@ -35,6 +35,8 @@ func classify(ctx context.Context, err error) error {
 	switch {
 	case code == codes.PermissionDenied, code == codes.Unauthenticated:
 		return fmt.Errorf("%w: %w", registry.ErrDenied, err)
+	case errors.Is(err, rpctypes.ErrNoSpace), errors.Is(err, rpctypes.ErrGRPCNoSpace):
+		return fmt.Errorf("%w: %w", registry.ErrNoSpace, err)
 	case code == codes.Unavailable, code == codes.DeadlineExceeded, code == codes.ResourceExhausted,
 		code == codes.Canceled,
 		errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):

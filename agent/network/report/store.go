@@ -78,6 +78,7 @@ func verdictOnStore(kind string, failing map[Use]error) (status, reason string) 
 		{registry.ErrRefused, "the store's configuration forbids this host "},
 		{registry.ErrDenied, "this agent's " + user + " lacks a right for "},
 		{registry.ErrUncertain, "there is no certain answer to "},
+		{registry.ErrNoSpace, "the store has no space for "},
 		{registry.ErrUnavailable, "there is no answer to "},
 	} {
 		var uses []string
@@ -87,10 +88,19 @@ func verdictOnStore(kind string, failing map[Use]error) (status, reason string) 
 			}
 		}
 		if len(uses) > 0 {
-			parts = append(parts, kind.words+strings.Join(uses, ", "))
+			parts = append(parts, kind.words+strings.Join(uses, ", ")+answerOf(failing[Use(uses[0])]))
 		}
 	}
 	return api.Warning, strings.Join(parts, "; ")
+}
+
+// answerOf returns the answer of a store that has no space, such as " (database space exceeded)"; "" for other errors.
+func answerOf(err error) string {
+	_, answer, found := strings.Cut(err.Error(), registry.ErrNoSpace.Error()+": ")
+	if !found {
+		return ""
+	}
+	return " (" + answer + ")"
 }
 
 // failureOf returns the kind of an error. ErrLogin comes before ErrToken, which it is too, and ErrRefused before
@@ -98,6 +108,7 @@ func verdictOnStore(kind string, failing map[Use]error) (status, reason string) 
 func failureOf(err error) error {
 	for _, kind := range []error{
 		registry.ErrLogin, registry.ErrToken, registry.ErrRefused, registry.ErrDenied, registry.ErrUncertain,
+		registry.ErrNoSpace,
 	} {
 		if errors.Is(err, kind) {
 			return kind

@@ -21,6 +21,8 @@ func TestVerdictOnStore(t *testing.T) {
 	}{
 		{"all works", nil, api.Passing, "can be read"},
 		{"away", map[Use]error{Session: away, Leases: away}, api.Warning, "there is no answer to reading the leases, renewing the lease"},
+		{"no space", map[Use]error{Claim: fmt.Errorf("%w: quota", registry.ErrNoSpace), Leases: away}, api.Warning,
+			"the store has no space for claiming a lease (quota); there is no answer to reading the leases"},
 		{"one right is missing", map[Use]error{Reservations: denied}, api.Warning, "this agent's token lacks a right for reading the reservations"},
 		{"no token", map[Use]error{Session: noToken{}, Claim: denied}, api.Warning,
 			"this agent's token file cannot be used for renewing the lease; this agent's token lacks a right for claiming a lease"},
