@@ -138,7 +138,7 @@ func (ns *networks) warnDiffering(c config.Config) (warnings []string) {
 			continue
 		}
 		if differs := run.Differs(now); len(differs) > 0 {
-			warnings = append(warnings, fmt.Sprintf("network %s: %s", local.Name, network.Differing(c, local.Name, differs)))
+			warnings = append(warnings, fmt.Sprintf("network %s: %s", local.Name, network.Differing(c, local, now, differs)))
 		}
 	}
 	return warnings

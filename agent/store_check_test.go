@@ -8,6 +8,7 @@ import (
 	"github.com/lenonet/leno/agent/doctor"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network"
+	"github.com/lenonet/leno/registry"
 )
 
 // TestStores: the configuration selects the store, and everything that names it uses its name.
@@ -33,7 +34,7 @@ func TestStores(t *testing.T) {
 			if c.Store() != tt.kind || registryName(c) != tt.shown || c.StoreName() != tt.text {
 				t.Errorf("%s, shown as %q, called %q", c.Store(), registryName(c), c.StoreName())
 			}
-			if text := network.Differing(c, "n", nil); !strings.Contains(text, "definition in "+tt.text+" ") {
+			if text := network.Differing(c, config.Network{Name: "n"}, registry.Network{}, nil); !strings.Contains(text, "definition in "+tt.text+" ") {
 				t.Errorf("in a text: %s", text)
 			}
 			want := health.Consul

@@ -401,6 +401,12 @@ func TestTranscripts(t *testing.T) {
 				Reason: "defined; the definition in Consul stays in force, and the block differs from it: " + f.networks[1].Local.Differs[0] +
 					"; to change the network on all hosts, run: leno network apply /etc/leno.d/a-name-that-is-rather-long.hcl"})
 		}},
+		{name: "status differs in encryption", args: "status", set: func(f *fakeAgent) {
+			f.networks[1].Local.Differs = []string{"encryption is not set, and required in the store"}
+			f.health.Networks[0].Checks = append(f.health.Networks[0].Checks, api.Check{Name: "network", Status: api.Passing,
+				Reason: "defined; the definition in Consul stays in force, and the block differs from it: " + f.networks[1].Local.Differs[0] +
+					"; the network requires encryption and the block does not: correct the block in /etc/leno.d/default.hcl"})
+		}},
 		{name: "status critical", args: "status", set: func(f *fakeAgent) {
 			f.health.Status, f.health.Ready = api.Critical, false
 			f.health.Networks = append(f.health.Networks, api.NetworkHealth{Network: "green", Status: api.Critical, Checks: []api.Check{

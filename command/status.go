@@ -359,9 +359,11 @@ func writeDiffering(w io.Writer, out statusOutput) {
 		for _, h := range out.Health.Networks {
 			for _, c := range h.Checks {
 				if h.Network == n.Name && c.Name == "network" && c.Status == api.Passing {
-					text, command, _ := strings.Cut(c.Reason, "run: ")
-					cli.WriteNote(w, "", fmt.Sprintf("%s: %srun", n.Name, text))
-					fmt.Fprintln(w, "    "+cli.Escape(command)) // on one line, so that it can be copied
+					text, command, found := strings.Cut(c.Reason, ": leno network apply ")
+					cli.WriteNote(w, "", fmt.Sprintf("%s: %s", n.Name, text))
+					if found {
+						fmt.Fprintln(w, "    leno network apply "+cli.Escape(command)) // on one line, so that it can be copied
+					}
 				}
 			}
 		}

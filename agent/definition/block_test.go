@@ -97,3 +97,31 @@ func TestCheckEncryption(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// TestDropEncryption: only a forced change takes required encryption from a network, whether or not hosts have a lease.
+func TestDropEncryption(t *testing.T) {
+	old := switchable(t, "wireguard", `{}`)
+	old.Encryption = registry.EncryptionRequired
+	encrypted := switchable(t, "wireguard", `{}`)
+	for name, tt := range map[string]struct {
+		now     registry.Network
+		refused bool
+	}{
+		"another backend": {switchable(t, "vxlan", `{}`), true},
+		"no requirement":  {encrypted, true},
+		"nothing":         {old, false},
+		"another port": {func() registry.Network {
+			n := switchable(t, "wireguard", `{"listen_port":7}`)
+			n.Encryption = old.Encryption
+			return n
+		}(), false},
+	} {
+		for _, leases := range [][]registry.Lease{nil, {changed(old, "a", 10, true)}} {
+			refused := (Change{Old: old, New: tt.now, Leases: leases, Backends: backends()}).Gradual().Plan().Refused
+			if !tt.refused && len(refused) > 0 || tt.refused && (len(refused) != 1 || !refused[0].Force ||
+				!strings.Contains(refused[0].Reason, "no longer require encryption")) {
+				t.Errorf("%s, %d leases: %+v", name, len(leases), refused)
+			}
+		}
+	}
+}

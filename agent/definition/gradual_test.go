@@ -310,7 +310,7 @@ func TestEncryptionDuringSwitch(t *testing.T) {
 					c.Old, c.Leases = stored, []registry.Lease{changed(stored, "a", 10, true)}
 				}
 				c = c.Gradual()
-				if p := c.Plan(); len(p.Refused) > 0 {
+				if p := c.Plan(); (len(p.Refused) > 0) != DropsEncryption(stored, wanted) || c.NeedsForce() {
 					t.Fatalf("step %d: %+v", i, p.Refused)
 				}
 				stored = c.New
@@ -729,7 +729,8 @@ func TestNotCarried(t *testing.T) {
 				t.Errorf("encryption %q, in the end %q", c.New.Encryption, Intended(c.New).Encryption)
 			}
 			must(t, CheckEncryption(c.New, c.Backends))
-			if p := c.Plan(); p.Action != api.ActionUpdate || len(p.Refused) > 0 || c.NeedsForce() || c.IsNone() {
+			p := c.Plan()
+			if p.Action != api.ActionUpdate || (len(p.Refused) > 0) != (tt.encryption == "") || c.NeedsForce() || c.IsNone() {
 				t.Errorf("needs force %t: %+v", c.NeedsForce(), p)
 			}
 		})

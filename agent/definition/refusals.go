@@ -146,6 +146,21 @@ func (c Change) refusedBackend() []api.Refusal {
 	return out
 }
 
+// DropsEncryption reports whether a network's old definition requires encryption, at the latest at the end of a switch,
+// and the new one does not.
+func DropsEncryption(old, now registry.Network) bool {
+	return Intended(old).Encryption != "" && Intended(now).Encryption == ""
+}
+
+// refusedEncryption returns a refusal if the new definition no longer requires encryption.
+func refusedEncryption(old, now registry.Network) []api.Refusal {
+	if !DropsEncryption(old, now) {
+		return nil
+	}
+	return []api.Refusal{{Reason: "the network would no longer require encryption",
+		Way: fmt.Sprintf("keep encryption = %q and a backend that encrypts", Intended(old).Encryption), Force: true}}
+}
+
 // refusedReservations returns a refusal if reservations would become void in a plan.
 func refusedReservations(reservations []registry.Reservation, plan registry.Plan) []api.Refusal {
 	var void []string

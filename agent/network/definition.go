@@ -325,10 +325,10 @@ func (d *definitionKeeper) differs(n registry.Network) []string {
 	return definition.DifferencesOfBlock(own, n, d.deps.Datapaths.Backends)
 }
 
-// definedReason returns the reason of the check `network` for a network that is defined.
-func (d *definitionKeeper) definedReason() string {
-	if differs := d.now().differs; len(differs) > 0 {
-		return "defined; " + Differing(d.config, d.local.Name, differs)
+// definedReason returns the reason of the check `network` for a network whose definition is n.
+func (d *definitionKeeper) definedReason(n registry.Network) string {
+	if differs := d.differs(n); len(differs) > 0 {
+		return "defined; " + Differing(d.config, d.local, n, differs)
 	}
 	return "defined"
 }
@@ -369,7 +369,7 @@ func (d *definitionKeeper) watch(ctx context.Context, n registry.Network) error 
 		switch {
 		case verdict == belief.InForce:
 			if failing {
-				d.report.Check(health.Network, api.Passing, d.definedReason())
+				d.report.Check(health.Network, api.Passing, d.definedReason(n))
 			}
 			restore, failing, due = time.Time{}, false, d.settle(ctx, n)
 		case verdict != belief.Lost:
@@ -449,7 +449,7 @@ func (d *definitionKeeper) compare(ctx context.Context, n *registry.Network) (be
 	differs := d.differs(now)
 	d.update(func(s *definitionStatus) { s.differs = differs })
 	if isChanged {
-		d.report.Check(health.Network, api.Passing, d.definedReason())
+		d.report.Check(health.Network, api.Passing, d.definedReason(now))
 	}
 	d.inForce.Set(now)
 	return verdict, nil

@@ -6,14 +6,19 @@ import (
 	"strings"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/definition"
+	"github.com/lenonet/leno/registry"
 )
 
-// Differing returns a sentence which says that a network's block has no effect where it differs from the definition in
-// the store, and which command makes it take effect.
-func Differing(c config.Config, network string, differs []string) string {
-	return fmt.Sprintf("the definition in %s stays in force, and the block differs from it: %s; "+
-		"to change the network on all hosts, run: leno network apply %s",
-		c.StoreName(), strings.Join(differs, "; "), blockFile(c, network))
+// Differing returns a sentence which says that a network's block has no effect where it differs from n, the definition
+// in the store, and which command makes it take effect. It names no command that would end required encryption.
+func Differing(c config.Config, block config.Network, n registry.Network, differs []string) string {
+	remedy := "to change the network on all hosts, run: leno network apply"
+	if definition.DropsEncryption(n, registry.Network{Encryption: block.Encryption}) {
+		remedy = "the network requires encryption and the block does not: correct the block in"
+	}
+	return fmt.Sprintf("the definition in %s stays in force, and the block differs from it: %s; %s %s",
+		c.StoreName(), strings.Join(differs, "; "), remedy, blockFile(c, block.Name))
 }
 
 // blockFile returns the path of the file with a network's block, quoted for a shell if necessary, or "FILE" if the path

@@ -366,7 +366,7 @@ func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
 		// Otherwise every check would pass from the lease to the first pass of the datapath.
 		r.report.Check(health.SubnetFile, api.Critical, health.Starting)
 	}
-	r.report.Check(health.Network, api.Passing, r.definition.definedReason())
+	r.report.Check(health.Network, api.Passing, r.definition.definedReason(n))
 	place, err := r.datapath.AwaitUnderlay(ctx, n)
 	if err != nil {
 		return err

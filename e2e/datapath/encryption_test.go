@@ -318,7 +318,7 @@ func TestRequiredEncryption(t *testing.T) {
 		pings, err := w.Containers[0].StartEchoes(w.Containers[1].Addrs[0], 20*time.Millisecond)
 		w.Must(err)
 		for _, definition := range []string{world.Plan("wireguard"), required("wireguard")} {
-			w.Apply("default", definition)
+			w.Apply("default", definition, "-force")
 			for _, h := range w.Hosts {
 				guarded := strings.Contains(definition, "required")
 				w.Eventually("the refusing route of "+h.Name, func(context.Context) error {
