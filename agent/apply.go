@@ -103,22 +103,23 @@ func (ns *networks) adopt(ctx context.Context, c config.Config) {
 // checkConfigured updates the agent's check about its networks: it warns if none is configured, and fails if some are
 // left as they are because the configuration looks cut off.
 func (ns *networks) checkConfigured(c config.Config) {
-	names, networks := ns.settings.unmanaged(c), ""
-	if len(names) > 0 {
-		networks = strings.Join(names, ", ")
-		ns.log.Error("the configuration looks cut off, what it does not name stays as it is",
-			"networks", names, "empty", emptied(c))
-	}
-	stays := fmt.Sprintf("this host takes part in %s: that is left as it is, packets flow, and nothing keeps the lease; "+
-		"put the network blocks back, or run `leno reload -force` to leave", networks)
 	board := ns.env.Reports.Health
-	switch {
-	case len(names) > 0 && takesPart(c):
-		board.Set("", health.Network, api.Critical,
-			fmt.Sprintf("%s is empty, and %s", strings.Join(emptied(c), ", "), stays))
+	switch names := ns.settings.unmanaged(c); {
 	case len(names) > 0:
-		board.Set("", health.Network, api.Critical, "no network is configured, and "+stays)
-	case takesPart(c):
+		empty, remedy := emptied(c), "put the network blocks back"
+		reason := "no network is configured"
+		switch {
+		case len(empty) > 0:
+			reason = strings.Join(empty, ", ") + " is empty"
+		case c.WatchNetworks:
+			reason, remedy = "allowed_networks includes no network of this host", "correct allowed_networks"
+		}
+		ns.log.Error("the configuration looks cut off, what it does not name stays as it is",
+			"networks", names, "empty", empty)
+		board.Set("", health.Network, api.Critical, fmt.Sprintf("%s, and this host takes part in %s: that is left as it is, "+
+			"packets flow, and nothing keeps the lease; %s, or run `leno reload -force` to leave",
+			reason, strings.Join(names, ", "), remedy))
+	case takesPart(c, nil):
 		board.Clear("", health.Network)
 	default:
 		board.Set("", health.Network, api.Warning,

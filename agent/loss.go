@@ -14,11 +14,15 @@ import (
 // agent cannot always tell such a file from an intended change. If in doubt, it removes nothing until an operator
 // confirms the change.
 
-// takesPart reports whether a configuration makes its host take part in any network.
-func takesPart(c config.Config) bool { return len(c.Networks) > 0 || c.WatchNetworks }
+// takesPart reports whether a configuration makes its host take part in any network. names are the networks in which
+// the host takes part already: watch_networks must include one of them, if there are any.
+func takesPart(c config.Config, names []string) bool {
+	return len(c.Networks) > 0 || c.WatchNetworks && (len(names) == 0 ||
+		slices.ContainsFunc(names, func(name string) bool { return watches(c, name) }))
+}
 
 // checkLoss refuses a configuration that looks cut off: one of its files is empty now and had options when it was last
-// read, or it no longer has any network. names are the networks in which this host takes part.
+// read, or it has no network block and includes none of names, the networks in which this host takes part.
 func checkLoss(old, now config.Config, names []string) error {
 	var reasons []string
 	for _, file := range now.Empty {
@@ -30,7 +34,7 @@ func checkLoss(old, now config.Config, names []string) error {
 		names = append(names, n.Name)
 	}
 	slices.Sort(names)
-	if names = slices.Compact(names); takesPart(old) && !takesPart(now) && len(names) > 0 {
+	if names = slices.Compact(names); takesPart(old, names) && !takesPart(now, names) && len(names) > 0 {
 		reasons = append(reasons, "no network is left, this host would leave "+strings.Join(names, ", "))
 	}
 	if len(reasons) == 0 {

@@ -36,6 +36,10 @@ func TestCheckLoss(t *testing.T) {
 		{"everything", nil, func(c *config.Config) { c.Empty, c.Networks = c.Files, nil }, []string{"a.hcl is empty", "b.hcl is empty", "would leave m, n"}},
 		{"the last networks, watched", watch, func(c *config.Config) { c.WatchNetworks = false }, []string{"would leave n"}},
 		{"all blocks, and the networks are watched", nil, watch, nil},
+		{"all blocks, and other networks are watched", nil, func(c *config.Config) { watch(c); c.AllowedNetworks = []string{"zzz"} }, []string{"would leave m, n"}},
+		{"the patterns, by one that fits no network", watch, func(c *config.Config) { c.AllowedNetworks = []string{"zzz"} }, []string{"would leave n"}},
+		{"some patterns", watch, func(c *config.Config) { c.AllowedNetworks = []string{"zzz", "n"} }, nil},
+		{"some patterns, and a block is new", watch, func(c *config.Config) { c.AllowedNetworks, c.Networks = nil, []config.Network{m} }, nil},
 	} {
 		old := config.Config{Files: []string{"a.hcl", "b.hcl"}, Networks: []config.Network{n, m}}
 		names := []string{"m", "n"}
@@ -67,12 +71,14 @@ func (h *host) wide() *host {
 	return h
 }
 
-// TestStartWithoutNetworks: an agent whose configuration names no network leaves the networks of an earlier process as
-// they are, and says so, until an operator puts them back or confirms that they are to be left.
+// TestStartWithoutNetworks: an agent whose configuration names no network, or only patterns that no network of the host
+// matches, leaves the networks of an earlier process as they are, and says so, until an operator puts them back or
+// confirms that they are to be left.
 func TestStartWithoutNetworks(t *testing.T) {
 	ctx := context.Background()
-	for _, way := range []string{"put back", "confirmed"} {
+	for _, way := range []string{"put back", "confirmed", "pattern corrected", "pattern confirmed"} {
 		subtest(t, way, func(t *testing.T) {
+			watched := strings.HasPrefix(way, "pattern")
 			a := newHost(t, memory.New(), "a").wide()
 			with := a.config
 			c := with
@@ -82,7 +88,7 @@ func TestStartWithoutNetworks(t *testing.T) {
 			must(t, a.stop())
 			applied, rules := len(a.recorder.tries()), len(a.wall.names())
 
-			a.config.Networks = nil
+			a.config.Networks, a.config.WatchNetworks, a.config.AllowedNetworks = nil, watched, []string{"zzz"}
 			c = a.config
 			a.start()
 			a.check(health.Network, api.Critical, "takes part in n", "leno reload -force")
@@ -101,8 +107,10 @@ func TestStartWithoutNetworks(t *testing.T) {
 				t.Fatalf("it was left: %q, rules %q", a.recorder.tries()[applied:], a.wall.names()[rules:])
 			}
 
-			if way == "put back" {
-				c = with
+			if way == "put back" || way == "pattern corrected" {
+				if c = with; watched {
+					c.Networks, c.WatchNetworks, c.AllowedNetworks = nil, true, []string{"n"}
+				}
 				must(t, errOf(a.client.Reload(ctx, false)))
 				a.ready()
 				if got := a.subnet(); got != subnet {
@@ -111,7 +119,9 @@ func TestStartWithoutNetworks(t *testing.T) {
 				return
 			}
 			must(t, errOf(a.client.Reload(ctx, true)))
-			a.check(health.Network, api.Warning, "no network is configured")
+			if !watched {
+				a.check(health.Network, api.Warning, "no network is configured")
+			}
 			a.applies("zero")
 			if _, _, there := a.store.Get(leaseKey(subnet)); there || exists(file) || exists(state.Path(a.config.DataDir, "n")) {
 				t.Error("something was left behind")

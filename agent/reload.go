@@ -14,6 +14,7 @@ import (
 	"github.com/lenonet/leno/agent/logging"
 	"github.com/lenonet/leno/agent/network"
 	"github.com/lenonet/leno/agent/network/peers"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
@@ -293,7 +294,7 @@ func (a *Agent) reload(ctx context.Context, request reloadRequest) (api.Reloaded
 	if old.Firewall != c.Firewall {
 		a.env.Rules.Keeper.Configure(c.Firewall)
 	}
-	if !takesPart(old) && takesPart(c) {
+	if known := state.Networks(c.DataDir); !takesPart(old, known) && takesPart(c, known) {
 		// what an earlier process left may be resumed
 		a.env.Rules.Keeper.Remember(a.env.Datapaths.Backends, c.DataDir, a.settings.stands)
 		a.networks.expectRules(ctx)

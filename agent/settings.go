@@ -49,13 +49,17 @@ func (s *settings) configured(name string) bool {
 }
 
 // unmanaged returns the networks that an earlier process took part in and that a configuration that looks cut off does
-// not name: it has no network at all, or one of its files is empty and had options before. The agent leaves these
+// not name: it takes part in no network, or one of its files is empty and had options before. The agent leaves these
 // networks as they are. With -dev there are none, because the directory may belong to another agent.
 func (s *settings) unmanaged(c config.Config) (names []string) {
-	if c.Dev || takesPart(c) && len(emptied(c)) == 0 {
+	if c.Dev {
 		return nil
 	}
-	for _, name := range state.Networks(c.DataDir) {
+	known := state.Networks(c.DataDir)
+	if takesPart(c, known) && len(emptied(c)) == 0 {
+		return nil
+	}
+	for _, name := range known {
 		if _, wanted := s.wantedBy(c, name); !wanted {
 			names = append(names, name)
 		}
