@@ -11,6 +11,7 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/files"
 	"github.com/lenonet/leno/registry/consul/transport"
+	"github.com/lenonet/leno/registry/kubernetes"
 )
 
 // CheckFiles checks the files of this host that a configuration names. It returns an error for each setting, such as
@@ -51,8 +52,38 @@ func CheckFiles(ctx context.Context, c config.Config) map[string]error {
 		check("http.address", socket, wantType(fs.ModeSocket, "a socket"))
 	}
 	check("http.socket", c.HTTP.Socket, wantType(fs.ModeSocket, "a socket"))
+	check("kubernetes.kubeconfig", c.Kubernetes.Kubeconfig, func(path string) error {
+		if _, err := files.Read(ctx, path); err != nil {
+			return err
+		}
+		return kubernetes.CheckKubeconfig(path)
+	})
+	check("kubernetes.net_conf", c.Kubernetes.NetConf, func(path string) error {
+		data, err := files.Read(ctx, path)
+		if err != nil {
+			return err
+		}
+		if err := kubernetes.CheckNetConf(data); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		return nil
+	})
+	kinds := Backends()
 	for _, n := range c.Networks {
 		check("network."+n.Name+".subnet_file", n.SubnetFile, wantType(0, "a regular file"))
+		if n.Backend == nil || kinds[n.Backend.Type].CheckFiles == nil {
+			continue
+		}
+		setting := "network." + n.Name + ".backend"
+		found, err := files.Within(ctx, setting, func() (map[string]error, error) {
+			return kinds[n.Backend.Type].CheckFiles(n.Backend.Options), nil
+		})
+		if err != nil {
+			wrong[setting] = err
+		}
+		for option, err := range found {
+			wrong[setting+"."+option] = err
+		}
 	}
 	return wrong
 }

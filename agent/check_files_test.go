@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -11,6 +12,11 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 )
+
+// wireguardKeys returns a backend with the files as its options.
+func wireguardKeys(key, psk string) *config.Backend {
+	return &config.Backend{Type: "wireguard", Options: fmt.Appendf(nil, `{"key_file":%q,"psk_file":%q}`, key, psk)}
+}
 
 // TestCheckFiles: a file that an agent could not use is found before the agent starts, and is reported by the setting
 // that names it. A file that the agent creates itself need not exist.
@@ -27,6 +33,7 @@ func TestCheckFiles(t *testing.T) {
 	_, other := ours.issue("second")
 	pipe := filepath.Join(dir, "pipe")
 	must(t, syscall.Mkfifo(pipe, 0o600))
+	wgKey := write("wg.key", []byte("YAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=\n"))
 	plain, ca := write("plain", []byte("x")), write("ca.pem", ours.pem())
 	pair := config.TLS{CertFile: write("cert.pem", cert), KeyFile: write("key.pem", key), CAFile: ca}
 	mixed := config.TLS{CertFile: pair.CertFile, KeyFile: write("other.pem", other)}
@@ -61,6 +68,24 @@ func TestCheckFiles(t *testing.T) {
 		}, map[string]string{"etcd.tls.key_file": "does not go with", "etcd.password_file": "more than one line"}},
 		{"no JWT", func(c *config.Config) { c.Consul.Login.BearerTokenFile = write("jwt", nil) },
 			map[string]string{"consul.login.bearer_token_file": "it is empty"}},
+		{"keys of WireGuard", func(c *config.Config) {
+			c.Networks[0].Backend = wireguardKeys(wgKey, wgKey)
+		}, nil},
+		{"leno's own key of WireGuard", func(c *config.Config) { c.Networks[0].Backend = wireguardKeys("wireguard.key", "") }, nil},
+		{"keys of WireGuard that cannot be used", func(c *config.Config) {
+			c.Networks[0].Backend = wireguardKeys(dir+"/none", plain)
+		}, map[string]string{"network.n.backend.key_file": "none: no such file", "network.n.backend.psk_file": "is not 32 bytes in base64"}},
+		{"Kubernetes", func(c *config.Config) {
+			c.Kubernetes.Kubeconfig = write("kubeconfig", []byte("apiVersion: v1\nkind: Config\ncurrent-context: a\n"+
+				"contexts: [{name: a, context: {cluster: a, user: a}}]\nclusters: [{name: a, cluster: {server: 'https://a'}}]\n"+
+				"users: [{name: a, user: {}}]\n"))
+			c.Kubernetes.NetConf = write("net-conf.json", []byte(`{"Network": "10.5.0.0/16"}`))
+		}, nil},
+		{"files of Kubernetes that are missing", func(c *config.Config) {
+			c.Kubernetes.Kubeconfig, c.Kubernetes.NetConf = dir+"/none", dir+"/no.json"
+		}, map[string]string{"kubernetes.kubeconfig": "none: no such file", "kubernetes.net_conf": "no.json: no such file"}},
+		{"files of Kubernetes that cannot be used", func(c *config.Config) { c.Kubernetes.Kubeconfig, c.Kubernetes.NetConf = plain, plain },
+			map[string]string{"kubernetes.kubeconfig": plain, "kubernetes.net_conf": plain}},
 		{"two tokens", func(c *config.Config) { c.Consul.TokenFile = write("token", []byte("a b")) }, map[string]string{"consul.token_file": "more in it"}},
 	} {
 		c := config.Defaults()

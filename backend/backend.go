@@ -74,6 +74,10 @@ type Type struct {
 	// as the registry describes it.
 	SharedAddress bool
 
+	// CheckFiles checks the files of this host that effective options name, and returns an error for each option whose
+	// file is missing or unusable. It is nil for a backend whose options name no files.
+	CheckFiles func(options json.RawMessage) map[string]error
+
 	// OwnFamily reports whether a host needs an underlay address of each pool's family, because
 	// packets are not encapsulated.
 	OwnFamily bool

@@ -70,3 +70,18 @@ func TestValidateDirectories(t *testing.T) {
 		t.Errorf("an empty directory: %+v", got)
 	}
 }
+
+// TestValidateBackendFiles checks that a file that a backend's option names is reported at the option's line, unless the
+// configuration is for another host.
+func TestValidateBackendFiles(t *testing.T) {
+	w := world{backends: agent.Backends()}
+	path := tree(t, map[string]string{"a.hcl": "network \"n\" {\n  ipv4 {\n    prefix = \"10.5.0.0/16\"\n  }\n" +
+		"  backend \"wireguard\" {\n    psk_file = \"/none/psk\"\n  }\n}\n"})
+	got := w.run("validate", path)
+	if got.code != cli.ExitFailed || !strings.Contains(got.stderr, "a.hcl line 6") || !strings.Contains(got.stderr, `"psk_file"`) {
+		t.Errorf("%+v", got)
+	}
+	if got := w.run("validate", "-no-files", path); got.code != cli.ExitDone {
+		t.Errorf("with -no-files: %+v", got)
+	}
+}

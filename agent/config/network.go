@@ -150,6 +150,9 @@ func (l *loader) readBackend(n *networkDraft) {
 	kind := b.Labels[0]
 	attrs, diags := b.Body.JustAttributes()
 	l.diags = append(l.diags, diags...)
+	for name, a := range attrs {
+		l.by[n.path()+".backend."+name] = a
+	}
 	options := l.object(attrs)
 	if l.o.Backends != nil {
 		normalize := l.o.Backends[kind]
@@ -228,6 +231,9 @@ func (l *loader) finishNetworks() {
 			l.checkPair(other, n)
 		}
 		l.checkBackends(n, l.networks[:i])
+		if only := l.cfg.Kubernetes.Network; l.cfg.Store() == StoreKubernetes && n.Name != only {
+			l.report(n.named(), "Another network", "Kubernetes has only the network %q, which kubernetes.network names", only)
+		}
 		if n.backend != nil && len(n.Pools) == 0 {
 			l.report(n.backend.DefRange, "Backend without addresses", "The network %q has a backend but neither an ipv4 nor an "+
 				"ipv6 block. Give both to define the network, or none of them to join it as %s has it",

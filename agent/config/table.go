@@ -172,8 +172,8 @@ func (k *Kubernetes) settings(checkNetwork func(string) error) []Setting {
 				"host's name in leno, unless the general option `node_name` is set."},
 		{Name: "network", Field: text(&k.Network, "default", checkNetwork), Restart: anotherStore,
 			Text: "The name that leno gives to the network. There is one."},
-		{Name: "net_conf", Field: text(&k.NetConf, "/etc/kube-flannel/net-conf.json", checkNetConf), Restart: anotherStore,
-			Text: "Flannel's configuration of the network. The agent follows changes of the file."},
+		{Name: "net_conf", Field: text(&k.NetConf, "/etc/kube-flannel/net-conf.json", checkAbsolute), Restart: anotherStore,
+			Text: "The absolute path of flannel's configuration. The agent follows changes."},
 		{Name: "config_map", Field: text(&k.ConfigMap, "", optional(checkConfigMap)), Restart: anotherStore,
 			Text: "The ConfigMap with this configuration, instead of `net_conf`: `namespace/name` such as " +
 				"`kube-flannel/kube-flannel-cfg`, or `namespace/name/key` if the key is not `net-conf.json`. The " +

@@ -278,13 +278,6 @@ var checkKubernetesName = matches(253, kubernetesName,
 
 const kubernetesName = `[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*`
 
-func checkNetConf(s string) error {
-	if s == "" {
-		return errors.New("the path of flannel's net-conf.json is missing")
-	}
-	return nil
-}
-
 // checkConfigMap accepts "namespace/name" and "namespace/name/key".
 var checkConfigMap = matches(3*253+2, kubernetesName+"/"+kubernetesName+"(/[-._a-zA-Z0-9]{1,253})?",
 	`%q is not namespace/name or namespace/name/key of a ConfigMap, such as "kube-flannel/kube-flannel-cfg"`)

@@ -32,6 +32,7 @@ func newType(process bool) backend.Type {
 	return backend.Type{
 		Name:       Name,
 		Normalize:  normalize,
+		CheckFiles: checkFiles,
 		Port:       port,
 		Interrupts: interrupts(),
 		Device:     true,

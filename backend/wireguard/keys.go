@@ -1,6 +1,7 @@
 package wireguard
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -45,6 +46,25 @@ func readKey(path string) (wgtypes.Key, error) {
 		return wgtypes.Key{}, fmt.Errorf("the key in %s %w", path, err)
 	}
 	return key, nil
+}
+
+// checkFiles returns an error for each option with an absolute path of a file that has no usable key. The file of a
+// relative path is leno's.
+func checkFiles(raw json.RawMessage) map[string]error {
+	wrong := map[string]error{}
+	o, err := decode(raw)
+	if err != nil {
+		return wrong
+	}
+	for option, path := range map[string]string{"key_file": o.KeyFile, "psk_file": o.PSKFile} {
+		if !filepath.IsAbs(path) {
+			continue
+		}
+		if _, err := readKey(path); err != nil {
+			wrong[option] = err
+		}
+	}
+	return wrong
 }
 
 // ensureKey returns the private key in a file. If there is no file, it writes known, or a new key if known is zero.

@@ -173,6 +173,12 @@ func loadConfig(kubeconfig string) (*rest.Config, error) {
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
 }
 
+// CheckKubeconfig returns an error if a client cannot use the kubeconfig of this path.
+func CheckKubeconfig(path string) error {
+	_, err := loadConfig(path)
+	return err
+}
+
 // kubeconfigs returns the paths of the files that loadConfig may read outside a pod.
 func kubeconfigs(path string) []string {
 	if path != "" {

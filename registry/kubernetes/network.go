@@ -115,6 +115,12 @@ func (c *connection) parse(value []byte, index uint64) (registry.Network, error)
 	return n, nil
 }
 
+// CheckNetConf returns an error if data, the content of flannel's configuration file, defines no network.
+func CheckNetConf(data []byte) error {
+	_, err := flannel.ParseNetwork(DefaultNetwork, data)
+	return err
+}
+
 // network returns the network as its configuration is now.
 func (c *connection) network(ctx context.Context) (registry.Network, error) {
 	value, index, err := c.readDefinition(ctx)

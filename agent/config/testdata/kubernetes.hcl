@@ -1,7 +1,7 @@
 kubernetes {
   node_name         = "Host_A"
   network           = "Blue"
-  net_conf          = ""
+  net_conf          = "net-conf.json"
   annotation_prefix = "example.com/flannel"
   config_map        = "x"
 }

@@ -1,0 +1,5 @@
+kubernetes {
+  network = "blue"
+}
+network "blue" {}
+network "red" {}
