@@ -101,7 +101,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			f.Fatal(err)
 		}
-		f.Add(src, isJSON(path))
+		f.Add(src, isJSON(path, src))
 	}
 	f.Fuzz(func(t *testing.T, src []byte, json bool) {
 		name := map[bool]string{false: "a.hcl", true: "a.json"}[json]

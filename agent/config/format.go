@@ -1,8 +1,9 @@
 package config
 
 import (
+	"bytes"
 	"fmt"
-	"strings"
+	"path/filepath"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
@@ -12,7 +13,7 @@ import (
 // Format returns src in canonical layout. A syntax error is an *Errors and formats nothing; names and values are not
 // checked. JSON is refused.
 func Format(src []byte, filename string) ([]byte, error) {
-	if isJSON(filename) {
+	if isJSON(filename, src) {
 		return nil, fmt.Errorf("%s: only HCL's native syntax is formatted, not JSON", filename)
 	}
 	file, diags := hclsyntax.ParseConfig(src, filename, hcl.InitialPos)
@@ -22,4 +23,13 @@ func Format(src []byte, filename string) ([]byte, error) {
 	return hclwrite.Format(src), nil
 }
 
-func isJSON(filename string) bool { return strings.HasSuffix(filename, ".json") }
+// isJSON reports whether a file is JSON: by its name or, if that ends in neither .json nor .hcl, by its first character.
+func isJSON(filename string, src []byte) bool {
+	switch filepath.Ext(filename) {
+	case ".json":
+		return true
+	case ".hcl":
+		return false
+	}
+	return bytes.HasPrefix(bytes.TrimSpace(src), []byte("{"))
+}

@@ -63,8 +63,9 @@ type Options struct {
 const overridesName = "command line"
 
 // Load reads sources, files and directories, in order. From a directory it reads the files ending in .hcl and .json,
-// sorted by name, not hidden ones and not those in directories below it. A file ending in .json is JSON, any other is
-// in HCL's native syntax. Sources that are directories without any such file are an error.
+// sorted by name, not hidden ones and not those in directories below it. A file ending in .json is JSON, one ending in
+// .hcl is in HCL's native syntax, and any other is JSON if it begins with a brace. Sources that are directories without
+// any such file are an error.
 //
 // Files are merged: the last value read of each attribute wins, also inside consul, etcd, kubernetes, lease, underlay,
 // firewall, http and telemetry blocks. The blocks of the three stores exclude each other. A network is defined in one
@@ -99,7 +100,7 @@ func load(ctx context.Context, sources []string, o Options) (Config, error) {
 	return l.finish()
 }
 
-// Parse reads one file's content. The name determines the syntax and appears in errors.
+// Parse reads one file's content. The name determines the syntax, as with Load, and appears in errors.
 func Parse(src []byte, filename string, o Options) (Config, error) {
 	l := newLoader(o)
 	l.file(filename, src)
@@ -196,7 +197,7 @@ func (l *loader) file(name string, src []byte) {
 
 func (l *loader) decode(name string, src []byte) {
 	parse := l.parser.ParseHCL
-	if isJSON(name) {
+	if isJSON(name, src) {
 		parse = l.parser.ParseJSON
 	}
 	file, diags := parse(src, name)

@@ -359,6 +359,25 @@ func TestLoadMissing(t *testing.T) {
 	}
 }
 
+// TestJSONByContent: a name without an extension of its own, such as that of standard input, says nothing about the syntax.
+func TestJSONByContent(t *testing.T) {
+	const src = "\n {\"log_level\": \"DEBUG\"}"
+	for _, name := range []string{"standard input", "/dev/fd/63", "a.conf", "a.json"} {
+		if c, err := Parse([]byte(src), name, registryOptions()); err != nil || c.Log.Level != "DEBUG" {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := Format([]byte(src), name); err == nil || !strings.Contains(err.Error(), "not JSON") {
+			t.Errorf("%s is formatted: %v", name, err)
+		}
+	}
+	if _, err := Parse([]byte(src), "a.hcl", registryOptions()); err == nil {
+		t.Error("a file with the extension of HCL is read as JSON")
+	}
+	if c, err := Parse([]byte(`log_level = "DEBUG"`), "standard input", registryOptions()); err != nil || c.Log.Level != "DEBUG" {
+		t.Errorf("HCL: %v", err)
+	}
+}
+
 func TestFormat(t *testing.T) {
 	out, err := Format([]byte("lease {\nttl=\"1m\" # why\n  on_lost   = \"exit\"\n}\n"), "a.hcl")
 	if err != nil {
