@@ -97,19 +97,18 @@ func agentOverrides() []config.Setting {
 	return slices.DeleteFunc(config.Settings(), func(s config.Setting) bool { return s.Flag == "" })
 }
 
-// overrides returns the values of agentOverrides by setting, for those that the command has as
-// flags.
-func overrides(m cli.Meta, set *flag.FlagSet, flags map[string]*string) map[string]string {
-	out := map[string]string{}
+// overrides returns agentOverrides by setting, for those that the command has as flags.
+func overrides(m cli.Meta, set *flag.FlagSet, flags map[string]*string) map[string]config.Override {
+	out := map[string]config.Override{}
 	for _, s := range agentOverrides() {
 		value, ok := flags[s.Name]
 		if !ok {
 			continue
 		}
 		if cli.IsGiven(set, s.FlagName()) {
-			out[s.Name] = *value
+			out[s.Name] = config.Override{Value: *value, Source: "-" + s.FlagName()}
 		} else if v := m.Getenv(s.Variable()); v != "" {
-			out[s.Name] = v
+			out[s.Name] = config.Override{Value: v, Source: s.Variable()}
 		}
 	}
 	return out

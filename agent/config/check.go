@@ -112,8 +112,10 @@ func (l *loader) checkStore() {
 	}
 	first, second := *l.blocks[stores[0]], *l.blocks[stores[1]]
 	other := fmt.Sprintf("The %s block at %s", stores[0], place(first))
-	if first.Filename == overridesName {
-		other = "A flag or an environment variable"
+	for _, o := range l.o.Overrides {
+		if first.Filename == o.Source {
+			other = o.Source
+		}
 	}
 	l.report(second, "Two stores", "%s makes %s the store, the %s block at %s makes it %s: remove one of them",
 		other, StoreName(stores[0]), stores[1], place(second), StoreName(stores[1]))

@@ -84,7 +84,7 @@ func TestEtcd(t *testing.T) {
 func TestTwoStores(t *testing.T) {
 	for name, tt := range map[string]struct {
 		files     map[string]string
-		overrides map[string]string
+		overrides map[string]Override
 		want      string
 	}{
 		"one file": {
@@ -99,8 +99,8 @@ func TestTwoStores(t *testing.T) {
 		},
 		"a flag": {
 			files:     map[string]string{"a.hcl": "etcd {}\n"},
-			overrides: map[string]string{"consul.address": "127.0.0.1:8500"},
-			want: "DIR/a.hcl:1: Two stores: A flag or an environment variable makes Consul the store, " +
+			overrides: map[string]Override{"consul.address": {"127.0.0.1:8500", "-consul-address"}},
+			want: "DIR/a.hcl:1: Two stores: -consul-address makes Consul the store, " +
 				"the etcd block at DIR/a.hcl:1 makes it etcd: remove one of them.",
 		},
 	} {

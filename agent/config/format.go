@@ -23,7 +23,8 @@ func Format(src []byte, filename string) ([]byte, error) {
 	return hclwrite.Format(src), nil
 }
 
-// isJSON reports whether a file is JSON: by its name or, if that ends in neither .json nor .hcl, by its first character.
+// isJSON reports whether a file is JSON: by its name or, if that ends in neither .json nor .hcl, by its first
+// character.
 func isJSON(filename string, src []byte) bool {
 	switch filepath.Ext(filename) {
 	case ".json":

@@ -25,10 +25,9 @@ type Options struct {
 	// Dev starts from Dev() instead of Defaults().
 	Dev bool
 
-	// Overrides is read after all files, as if the last of them set it: keys are attributes ("log_level",
-	// "consul.address"), values are strings as written between quotes in a file. It is meant for command line flags;
-	// errors name the file "command line".
-	Overrides map[string]string
+	// Overrides are read after all files, as if the last of them set them. Keys are attributes ("log_level",
+	// "consul.address").
+	Overrides map[string]Override
 
 	// Backends maps each backend's type to its Normalize function. An error,
 	// or each of several joined ones, that has a method OptionName() string
@@ -59,8 +58,11 @@ type Options struct {
 	CheckFiles func(Config) map[string]error
 }
 
-// overridesName is used as the file's name of overrides.
-const overridesName = "command line"
+// Override is the value of an attribute that a flag or an environment variable sets.
+type Override struct {
+	Value  string // as written between quotes in a file
+	Source string // what sets it, in errors: "-log-level" or "LENO_LOG_LEVEL"
+}
 
 // Load reads sources, files and directories, in order. From a directory it reads the files ending in .hcl and .json,
 // sorted by name, not hidden ones and not those in directories below it. A file ending in .json is JSON, one ending in
@@ -226,13 +228,14 @@ func (l *loader) decode(name string, src []byte) {
 // finish reads the overrides, makes the checks that need all files, and returns the result.
 func (l *loader) finish() (Config, error) {
 	order := slices.Clone(l.cfg.Files)
-	if len(l.o.Overrides) > 0 {
-		order = append(order, overridesName)
-		l.decode(overridesName, overrides(l.o.Overrides))
-		if l.o.Overrides["consul.token_file"] != "" { // precedes every source of a token in files
-			l.cfg.Consul.Token, l.cfg.Consul.Login = "", Login{}
-			delete(l.blocks, "consul.login")
-		}
+	for _, setting := range slices.Sorted(maps.Keys(l.o.Overrides)) {
+		o := l.o.Overrides[setting]
+		order = append(order, o.Source)
+		l.decode(o.Source, o.file(setting))
+	}
+	if l.o.Overrides["consul.token_file"].Value != "" { // precedes every source of a token in files
+		l.cfg.Consul.Token, l.cfg.Consul.Login = "", Login{}
+		delete(l.blocks, "consul.login")
 	}
 	l.finishNetworks()
 	l.check()
@@ -248,29 +251,13 @@ func (l *loader) finish() (Config, error) {
 	return l.cfg, nil
 }
 
-// overrides formats the map as a file, so that its values are read, checked and shown like any other.
-func overrides(values map[string]string) []byte {
+// file formats the override as a file, so that its value is read, checked and shown like any other.
+func (o Override) file(setting string) []byte {
 	file := hclwrite.NewEmptyFile()
-	blocks := map[string]*hclwrite.Body{}
-	// Attributes of the file come before its blocks: names without a dot first.
-	keys := slices.SortedFunc(maps.Keys(values), func(a, b string) int {
-		if n := strings.Count(a, ".") - strings.Count(b, "."); n != 0 {
-			return n
-		}
-		return strings.Compare(a, b)
-	})
-	for _, key := range keys {
-		path := strings.Split(key, ".")
-		body, at := file.Body(), ""
-		for _, part := range path[:len(path)-1] {
-			at += part + "."
-			if blocks[at] == nil {
-				blocks[at] = body.AppendNewBlock(part, nil).Body()
-			}
-			body = blocks[at]
-		}
-		name := path[len(path)-1]
-		body.SetAttributeValue(name, cty.StringVal(values[key]))
+	body, path := file.Body(), strings.Split(setting, ".")
+	for _, block := range path[:len(path)-1] {
+		body = body.AppendNewBlock(block, nil).Body()
 	}
+	body.SetAttributeValue(path[len(path)-1], cty.StringVal(o.Value))
 	return file.Bytes()
 }

@@ -240,9 +240,12 @@ network "more" {}`), "a.hcl", o)
 
 func TestOverrides(t *testing.T) {
 	o := registryOptions()
-	o.Overrides = map[string]string{
+	o.Overrides = map[string]Override{}
+	for setting, value := range map[string]string{
 		"log_level": "trace", "log_json": "true", "consul.address": "10.0.0.1:8500", "consul.tls.ca_file": "/ca",
 		"node_name": `a"$\{b`, "lease.ttl": "1m",
+	} {
+		o.Overrides[setting] = Override{Value: value, Source: "-" + setting}
 	}
 	c, err := Parse([]byte(`log_level = "WARN"
 lease { ttl = "3m" }`), "a.hcl", o)
@@ -253,9 +256,9 @@ lease { ttl = "3m" }`), "a.hcl", o)
 		c.NodeName != `a"$\{b` || c.Lease.TTL != time.Minute {
 		t.Errorf("got %+v", c)
 	}
-	o.Overrides = map[string]string{"lease.ttl": "1s"}
+	o.Overrides = map[string]Override{"lease.ttl": {"1s", "-lease-ttl"}, "log_level": {"loud", "LENO_LOG_LEVEL"}}
 	_, err = Parse(nil, "a.hcl", o)
-	if err == nil || !strings.HasPrefix(err.Error(), "command line:2: ") {
+	if err == nil || !strings.HasPrefix(err.Error(), "-lease-ttl:2: ") || !strings.Contains(err.Error(), "\nLENO_LOG_LEVEL:1: ") {
 		t.Errorf("a bad override gives %v", err)
 	}
 }
@@ -273,12 +276,12 @@ func TestOverriddenToken(t *testing.T) {
 		}`,
 	} {
 		o := registryOptions()
-		o.Overrides = map[string]string{"consul.token_file": "/etc/operator/token"}
+		o.Overrides = map[string]Override{"consul.token_file": {"/etc/operator/token", "-consul-token-file"}}
 		c, err := Parse([]byte(src), "a.hcl", o)
 		if err != nil || c.Consul.TokenFile != "/etc/operator/token" || c.Consul.Token != "" || c.Consul.Login.AuthMethod != "" {
 			t.Errorf("%s: %+v, %v", src, c.Consul, err)
 		}
-		o.Overrides["consul.token_file"] = ""
+		o.Overrides["consul.token_file"] = Override{}
 		if c, err := Parse([]byte(src), "a.hcl", o); err != nil || c.Consul.TokenFile != "" {
 			t.Errorf("%s: with an empty one: %+v, %v", src, c.Consul, err)
 		}
@@ -293,7 +296,7 @@ func TestEmptyFiles(t *testing.T) {
 		"f.hcl": "lease {}\n", "g.hcl": `log_level = "INFO"`, "h.hcl": "network \"n\" {}\n", "i.json": `{"network": {"m": {}}}`,
 	})
 	o := registryOptions()
-	o.Overrides = map[string]string{"node_name": "a"}
+	o.Overrides = map[string]Override{"node_name": {"a", "-node-name"}}
 	c, err := Load([]string{dir}, o)
 	if err != nil {
 		t.Fatal(err)
