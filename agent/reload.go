@@ -290,7 +290,7 @@ func (a *Agent) reload(ctx context.Context, request reloadRequest) (api.Reloaded
 	take()
 	a.settings.set(c)
 	a.env.Store.Outage.Wake()
-	a.env.Reports.Telemetry.Reconfigure(telemetryConfig(c, a.process.host))
+	telemetryErr := a.env.Reports.Telemetry.Reconfigure(telemetryConfig(c, a.process.host))
 	if old.Firewall != c.Firewall {
 		a.env.Rules.Keeper.Configure(c.Firewall)
 	}
@@ -300,6 +300,9 @@ func (a *Agent) reload(ctx context.Context, request reloadRequest) (api.Reloaded
 		a.networks.expectRules(ctx)
 	}
 	out := answerTo(changes)
+	if telemetryErr != nil {
+		out.Warnings = append(out.Warnings, fmt.Sprintf("telemetry.address cannot be used, trying again: %v", telemetryErr))
+	}
 	a.networks.leaveUnwanted(ctx, request.confirmed) // renetwork leaves the networks that have a runner
 	out.Warnings = append(out.Warnings, a.networks.apply(ctx, old, c)...)
 	out.Warnings = append(out.Warnings, a.networks.warnDiffering(c)...)

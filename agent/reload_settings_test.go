@@ -370,3 +370,20 @@ func takesOver(t *testing.T, name string, tt settingCase) {
 	eventually(t, func() error { return tt.seen(a, c) })
 	a.ready()
 }
+
+// TestReloadTelemetryInUse: the answer to a reload names an address at which metrics cannot be served.
+func TestReloadTelemetryInUse(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer taken.Close()
+	a := newHost(t, memory.New(), "a")
+	c := a.config
+	c.Telemetry.Address = taken.Addr().String()
+	a.refresh = func() (config.Config, error) { return c, nil }
+	a.start().ready()
+	out, err := a.client.Reload(t.Context(), false)
+	if err != nil || len(out.Changed) != 1 || len(out.Warnings) != 1 ||
+		!strings.HasPrefix(out.Warnings[0], "telemetry.address cannot be used") || !strings.Contains(out.Warnings[0], "in use") {
+		t.Errorf("%+v, %v", out, err)
+	}
+}

@@ -41,7 +41,7 @@ func (c *Client) Self(ctx context.Context) (Self, error) {
 // Reloaded is the result of a reload. Lists are never null.
 type Reloaded struct {
 	Changed  []Change `json:"changed"`  // options and their previous values; for a secret only whether it is set
-	Warnings []string `json:"warnings"` // what could not be cleaned up
+	Warnings []string `json:"warnings"` // what failed or has no effect
 }
 
 // Configuration returns the agent's effective configuration without secrets (GET

@@ -26,6 +26,8 @@ const MetricsPath = "/metrics"
 const (
 	// listenPause is the time between two attempts to open the listener for metrics.
 	listenPause = 10 * time.Second
+	// listenTime is how long Reconfigure waits for an attempt.
+	listenTime = time.Second
 	// requestTime bounds a request to it.
 	requestTime = 30 * time.Second
 	// maxConnections is how many connections it has at once.
@@ -103,9 +105,12 @@ func (t *Telemetry) serve(ctx context.Context) error {
 		var err error
 		var again <-chan time.Time
 		if c.Address != "" {
-			if err = t.listen(ctx, c.Address); err != nil {
+			if err = t.serveAt(ctx, c.Address); err != nil {
 				again = time.After(listenPause)
 			}
+		}
+		if c.Address == "" || err != nil {
+			t.listen.Set(attempt{c.Address, err})
 		}
 		if err != nil && !failed {
 			t.log.Warn("telemetry.address cannot be used, trying again", "address", c.Address, "error", err)
@@ -123,12 +128,19 @@ func (t *Telemetry) serve(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// listen serves metrics at an address until ctx ends or the configuration has another address.
-func (t *Telemetry) listen(ctx context.Context, address string) error {
+// An attempt is the last one to open the listener for metrics.
+type attempt struct {
+	address string // "" for none
+	err     error
+}
+
+// serveAt serves metrics at an address until ctx ends or the configuration has another address.
+func (t *Telemetry) serveAt(ctx context.Context, address string) error {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return err
 	}
+	t.listen.Set(attempt{address: address})
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+MetricsPath, func(w http.ResponseWriter, r *http.Request) {
 		if err := t.Expose(w, r); err != nil {

@@ -39,6 +39,7 @@ type Telemetry struct {
 	config *watch.Value[Config]
 	events *prometheus.Registry // counters and times
 	table  map[string]*metric   // by name
+	listen *watch.Value[attempt]
 
 	reading sync.Mutex           // held while the source fills a Reading
 	totals  map[string]total     // by metric, part and labels
@@ -66,6 +67,7 @@ func New(c Config, log hclog.Logger, source func(*Reading)) *Telemetry {
 		config: watch.New[Config](),
 		events: prometheus.NewRegistry(),
 		table:  map[string]*metric{},
+		listen: watch.New[attempt](),
 		totals: map[string]total{},
 		left:   map[string]time.Time{},
 	}
@@ -86,12 +88,27 @@ func (t *Telemetry) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Reconfigure changes where metrics go. Counts stay.
-func (t *Telemetry) Reconfigure(c Config) {
+// Reconfigure changes where metrics go. Counts stay. The error says why they cannot be served at the address; Run goes
+// on trying.
+func (t *Telemetry) Reconfigure(c Config) error {
 	if t == nil {
-		return
+		return nil
 	}
+	last, _, next := t.listen.Get()
 	t.config.Set(c)
+	if c.Address == "" || last == (attempt{address: c.Address}) {
+		return nil
+	}
+	for timeout := time.After(listenTime); ; {
+		select {
+		case <-next:
+		case <-timeout:
+			return nil
+		}
+		if last, _, next = t.listen.Get(); last.address == c.Address {
+			return last.err
+		}
+	}
 }
 
 func (t *Telemetry) currentConfig() Config {

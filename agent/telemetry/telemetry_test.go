@@ -80,7 +80,7 @@ func TestNothing(t *testing.T) {
 	var none *Telemetry
 	none.Count(LeaseRenewals, 1, "n", OK)
 	none.Time(LeaseRenewal, time.Second, "n")
-	none.Reconfigure(Config{})
+	_ = none.Reconfigure(Config{})
 	if got, err := none.Now(); err != nil || got.Gauges == nil || len(got.Gauges) > 0 {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -204,7 +204,7 @@ func TestSenders(t *testing.T) {
 	}
 
 	other, toOther := receiver(t)
-	m.Reconfigure(Config{Statsd: other})
+	_ = m.Reconfigure(Config{Statsd: other})
 	arrives(t, toOther, "leno.lease.lapse_seconds.de_v:90.5|g") // the senders are replaced
 	m.Count(DriftRepairs, 3, "de.v", "device was down")
 	arrives(t, toOther, "leno.drift.repairs.de_v.device_was_down:3|c")
@@ -317,7 +317,7 @@ func TestRetention(t *testing.T) {
 				t.Errorf("%s is not in\n%s", want, text)
 			}
 		}
-		m.Reconfigure(Config{})
+		_ = m.Reconfigure(Config{})
 		if err := m.Expose(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)); err != ErrOff {
 			t.Error(err)
 		}
@@ -385,11 +385,24 @@ func TestListener(t *testing.T) {
 			t.Errorf("%s: %d %s, %v", path, code, text, err)
 		}
 	}
-	m.Reconfigure(Config{Retention: time.Hour, Address: at(1)})
+	_ = m.Reconfigure(Config{Retention: time.Hour, Address: at(1)})
 	serves(at(1), true)
 	serves(at(0), false)
-	m.Reconfigure(Config{Retention: time.Hour})
-	serves(at(1), false)
+	taken, err := net.Listen("tcp", at(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second time with the same configuration
+		if err := m.Reconfigure(Config{Retention: time.Hour, Address: at(0)}); err == nil || !strings.Contains(err.Error(), "address already in use") {
+			t.Errorf("an address in use: %v", err)
+		}
+	}
+	if err := errors.Join(taken.Close(), m.Reconfigure(Config{Retention: time.Hour, Address: at(0)})); err != nil {
+		t.Error(err)
+	}
+	serves(at(0), true)
+	_ = m.Reconfigure(Config{Retention: time.Hour})
+	serves(at(0), false)
 }
 
 // TestAtOnce runs everything concurrently, for the race detector.
@@ -405,8 +418,8 @@ func TestAtOnce(t *testing.T) {
 				m.Count(ReconcileWrites, 1, "n")
 				m.Time(LeaseRenewal, time.Millisecond, "n")
 				if i == 0 {
-					m.Reconfigure(Config{Retention: time.Hour, Statsd: address})
-					m.Reconfigure(Config{Retention: time.Hour})
+					_ = m.Reconfigure(Config{Retention: time.Hour, Statsd: address})
+					_ = m.Reconfigure(Config{Retention: time.Hour})
 				}
 				exposed(t, m)
 				_, _ = m.Now()
