@@ -46,6 +46,33 @@ func StoreName(kind string) string {
 	return "Consul"
 }
 
+// StoreLocation returns what selects the records in the store, such as "etcd prefix=/coreos.com/network
+// network=default", and "" for a development agent. Two clusters may have the same location, since a cluster may be
+// replaced by another one with its data.
+func (c Config) StoreLocation() string {
+	var options [][2]string
+	switch c.Store() {
+	case StoreConsul:
+		options = [][2]string{{"kv_prefix", c.Consul.KVPrefix}, {"datacenter", c.Consul.Datacenter},
+			{"namespace", c.Consul.Namespace}, {"partition", c.Consul.Partition}}
+	case StoreEtcd:
+		options = [][2]string{{"prefix", c.Etcd.Prefix}, {"network", c.Etcd.Network}}
+	case StoreKubernetes:
+		option, value := c.Kubernetes.NetConfSource()
+		options = [][2]string{{"network", c.Kubernetes.Network}, {option, value},
+			{"annotation_prefix", c.Kubernetes.AnnotationPrefix}}
+	default:
+		return ""
+	}
+	out := c.Store()
+	for _, o := range options {
+		if name, value := o[0], o[1]; value != "" {
+			out += " " + name + "=" + value
+		}
+	}
+	return out
+}
+
 // ConfigMapKey splits ConfigMap into its parts. The key is net-conf.json unless the option names another one. All parts
 // are "" if the option is not set.
 func (k Kubernetes) ConfigMapKey() (namespace, name, key string) {

@@ -5,7 +5,14 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/datapath"
+	"github.com/lenonet/leno/agent/state"
+	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 	"github.com/lenonet/leno/registry/transfer"
 )
@@ -37,7 +44,7 @@ func TestChangeOfStore(t *testing.T) {
 				m.applies(want[m])
 				before[m] = len(m.kernel.states())
 			}
-			for _, stores := range [][2]*memory.Store{{first, second}, {second, first}} {
+			for i, stores := range [][2]*memory.Store{{first, second}, {second, first}} {
 				from, to := stores[0], stores[1]
 				report, err := transfer.Copy(t.Context(), from.Client(), to.Client(), transfer.Options{Hold: a.config.Lease.Hold})
 				if err != nil || report.Failures() > 0 {
@@ -51,6 +58,7 @@ func TestChangeOfStore(t *testing.T) {
 					m.stop()
 					endSessions(t, from, m.name)
 					m.connect(to)
+					m.config.Consul.KVPrefix = fmt.Sprint("store", i)
 					m.remains = waiting(subnet)
 					m.start().ready()
 					if got := m.subnet(); got != subnet {
@@ -68,6 +76,86 @@ func TestChangeOfStore(t *testing.T) {
 					t.Errorf("%s applied %q, want only %q", m.name, all[before[m]-1:], want[m])
 				}
 			}
+		})
+	}
+}
+
+// TestWrongLocation restarts a host with a configuration that names another location of a store, in which there is no
+// network. It writes nothing there, keeps its datapath and says what is wrong, until the configuration is corrected or
+// the network is defined. Without the location in its state, as before, it restores the network.
+func TestWrongLocation(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		deleted bool                  // the host remembers the deletion of the network
+		local   func(*config.Network) // changes the block
+		saved   func(*state.Network)  // changes the state
+		writes  bool
+	}{
+		{"with pools", false, func(*config.Network) {}, nil, false},
+		{"without pools", false, func(n *config.Network) { n.Pools, n.Backend = nil, nil }, nil, false},
+		{"away for too long", false, func(*config.Network) {}, func(s *state.Network) {
+			s.Renewed = s.Renewed.Add(-registry.DeletionKept)
+		}, false},
+		{"deleted", true, func(*config.Network) {}, nil, false},
+		{"state of an earlier version", false, func(*config.Network) {}, func(s *state.Network) { s.Store = "" }, true},
+	} {
+		simulated(t, tt.name, func(t *testing.T) {
+			first, wrong := memory.New(), memory.New()
+			a, b := newMember(t, first, "a").start(), newMember(t, first, "b").start()
+			a.applies(a.with(b))
+			before := a.kernel.last()
+			a.remains = waiting(a.subnet())
+			if tt.deleted {
+				a.remove()
+				a.check(health.Network, api.Critical, "was deleted at")
+				before = a.kernel.last()
+				a.remains = datapath.KernelState{}
+			}
+			a.stop()
+			if tt.saved != nil {
+				s, err := state.Load(a.config.DataDir, "n")
+				must(t, err)
+				tt.saved(&s)
+				must(t, state.Save(a.config.DataDir, s))
+			}
+			tt.local(&a.config.Networks[0])
+			a.connect(wrong)
+			a.config.Consul.KVPrefix = "wrong"
+			a.start()
+			if tt.writes {
+				a.ready()
+				return
+			}
+			says := []string{"consul kv_prefix=leno,", "consul kv_prefix=wrong", "not defined"}
+			a.check(health.Network, api.Critical, says...)
+			time.Sleep(10 * time.Minute)
+			a.check(health.Network, api.Critical, says...)
+			if keys := wrong.Keys(""); len(keys) > 0 {
+				t.Errorf("it wrote %q", keys)
+			}
+			if got := a.kernel.last(); got != before {
+				t.Errorf("it applied %q, want %q", got, before)
+			}
+			a.stop()
+			if tt.deleted {
+				a.config.Consul.KVPrefix = "leno"
+				a.connect(first)
+				a.start().check(health.Network, api.Critical, "was deleted at")
+				a.stop()
+				return
+			}
+			a.start().check(health.Network, api.Critical, says...)
+			n := b.inStore()
+			n.CreateIndex, n.ModifyIndex = 0, 0
+			must(t, wrong.Client().PutNetwork(t.Context(), n))
+			a.ready()
+			a.stop()
+			empty(wrong)
+			a.start().ready() // the network was lost in the location that the host knows now
+			a.stop()
+			a.config.Consul.KVPrefix = "leno"
+			a.connect(first)
+			a.start().applies(a.with(b))
 		})
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/lenonet/leno/agent/network/peers"
 	"github.com/lenonet/leno/agent/network/report"
 	"github.com/lenonet/leno/agent/retry"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
@@ -25,7 +26,8 @@ import (
 )
 
 // A network ends only when an operator deletes it, which leaves a registry.Deletion in the store. A definition that is
-// missing without one was lost: the hosts that use it, or remember it, keep it in force and restore it.
+// missing without one was lost: the hosts that use it, or remember it, keep it in force and restore it. A host that
+// remembers it from another location of a store, after a change of its configuration, only waits.
 
 // callTimeout bounds one short request to the store.
 const callTimeout = retry.CallTimeout
@@ -35,6 +37,7 @@ var (
 	errDefinitionChanged = errors.New("the network's definition changed")
 	errNetworkGone       = errors.New("the network was deleted")
 	errDefinitionLost    = errors.New("the store has lost the network's definition")
+	errOtherLocation     = errors.New("the network is not defined where the configuration says")
 )
 
 // lostLeases is what a definitionKeeper needs for the leases that the store has probably lost with the definition.
@@ -54,8 +57,8 @@ type definitionKeeper struct {
 
 	known    *belief.Definition // nil if this host does not know one
 	loss     lastLoss
-	deletion *registry.Deletion // of the network, as far as this host knows; nil for none
-	missing  time.Time          // since when other hosts have been seen in a network without a definition
+	deletion *state.Deletion // of the network, as far as this host knows; nil for none
+	missing  time.Time       // since when other hosts have been seen in a network without a definition
 
 	inForce *watch.Value[registry.Network]
 	status  *watch.Value[definitionStatus]
@@ -109,7 +112,7 @@ func (d *definitionKeeper) wasLeft() bool { return d.now().left }
 // recall reads what an earlier process, or an earlier runner of this process, knew.
 func (d *definitionKeeper) recall() {
 	if d.known == nil {
-		d.known = rememberedDefinition(d.config.DataDir, d.local.Name)
+		d.known = rememberedDefinition(d.config, d.local.Name)
 	}
 	d.recallDeletion()
 	if d.known.IsUsable() { // until the store says otherwise
@@ -143,6 +146,8 @@ func (d *definitionKeeper) await(ctx context.Context) (registry.Network, error) 
 		reason := fmt.Sprintf("waiting for the store: %v", err)
 		deleted := &registry.DeletedError{}
 		switch {
+		case errors.Is(err, errOtherLocation):
+			reason = fmt.Sprintf("%v; correct the configuration, or define the network there", err)
 		case errors.As(err, &deleted) && report.Away(err):
 			reason = fmt.Sprintf("%v; `leno network apply` defines the network again", err)
 		case errors.As(err, &deleted):
@@ -164,6 +169,9 @@ func (d *definitionKeeper) await(ctx context.Context) (registry.Network, error) 
 			reason = fmt.Sprintf("waiting for rights: %v", err)
 		}
 		d.report.Wait(health.Network, reason)
+		if errors.Is(err, errOtherLocation) { // also while packets flow
+			d.report.Check(health.Network, api.Critical, reason)
+		}
 		if err := backoff.Wait(ctx, err, networksChanged); err != nil {
 			return registry.Network{}, err
 		}
@@ -186,6 +194,11 @@ func (d *definitionKeeper) find(ctx context.Context) (registry.Network, error) {
 	defer cancel()
 	asked := time.Now()
 	n, err := d.deps.Store.Registry.Network(ctx, d.local.Name)
+	if from := d.otherLocation(); from != "" && errors.Is(err, registry.ErrNetworkNotFound) &&
+		d.known.Judge(n, err) == belief.NoAnswer {
+		return n, fmt.Errorf("%w: this host knows it from %s, and now uses %s: %w", errOtherLocation, from,
+			d.config.StoreLocation(), err)
+	}
 	if _, isDeleted := errors.AsType[*registry.DeletedError](err); errors.Is(err, registry.ErrNetworkNotFound) &&
 		!isDeleted {
 		if lost := d.lostDeletion(); lost != nil {

@@ -297,7 +297,7 @@ func TestRememberedDefinition(t *testing.T) {
 				tt.store(h)
 
 				d := h.runner().definition
-				d.known = rememberedDefinition(h.config.DataDir, "n")
+				d.known = rememberedDefinition(h.config, "n")
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				type answer struct {

@@ -25,11 +25,12 @@ func (d *definitionKeeper) recallDeletion() {
 // rememberDeletion records the deletion of the network that err tells of, also for the next process.
 func (d *definitionKeeper) rememberDeletion(err error) {
 	now, isDeleted := errors.AsType[*registry.DeletedError](err)
-	if !isDeleted || d.deletion != nil && d.deletion.Time.Equal(now.Time) {
+	location := d.config.StoreLocation()
+	if !isDeleted || d.deletion != nil && d.deletion.Time.Equal(now.Time) && d.deletion.Store == location {
 		return
 	}
-	d.deletion = &now.Deletion
-	if err := state.SaveDeletion(d.config.DataDir, now.Deletion); err != nil {
+	d.deletion = &state.Deletion{Deletion: now.Deletion, Store: location}
+	if err := state.SaveDeletion(d.config.DataDir, *d.deletion); err != nil {
 		d.report.Log().Warn("the network's deletion could not be saved: if the store loses the record of it, "+
 			"this host may define the network again", "error", err)
 	}
@@ -47,10 +48,10 @@ func (d *definitionKeeper) forgetDeletion() {
 // lostDeletion returns the deletion that this host remembers of a network about which the store has no record. It
 // returns nil if there is none, or if the host remembers the network from a later time.
 func (d *definitionKeeper) lostDeletion() *registry.DeletedError {
-	if d.deletion == nil || d.known != nil && !d.known.IsEndedBy(*d.deletion) {
+	if d.deletion == nil || d.known != nil && !d.known.IsEndedBy(d.deletion.Deletion) {
 		return nil
 	}
-	return &registry.DeletedError{Deletion: *d.deletion}
+	return &registry.DeletedError{Deletion: d.deletion.Deletion}
 }
 
 // restoreDeletion writes the record of a deletion to a store that has lost it, unless other hosts take part in the

@@ -81,7 +81,7 @@ func TestRememberedVersion(t *testing.T) {
 				}
 			}
 			d := h.runner().definition
-			d.known = rememberedDefinition(h.config.DataDir, "n")
+			d.known = rememberedDefinition(h.config, "n")
 			n, err := d.find(t.Context())
 			must(t, err)
 			got := string(n.Backend.Object)
@@ -115,7 +115,7 @@ func TestOlderDefinitionRestored(t *testing.T) {
 				must(t, h.store.Client().PutNetwork(t.Context(), first))
 
 				d := h.runner().definition
-				d.known = rememberedDefinition(h.config.DataDir, "n")
+				d.known = rememberedDefinition(h.config, "n")
 				n, err := d.find(t.Context())
 				must(t, err)
 				if differs := definition.Differences(n, wanted); len(differs) > 0 {

@@ -72,7 +72,7 @@ func (r *removal) tearDown(ctx context.Context) error {
 		r.withdrawn.begin(r.before.Backend, r.before.Pools)
 	}
 	var n registry.Network
-	if known := rememberedDefinition(r.config.DataDir, r.local.Name); known != nil {
+	if known := rememberedDefinition(r.config, r.local.Name); known != nil {
 		n = known.Network
 	}
 	errs = append(errs, r.withdrawn.end(here, n))

@@ -136,9 +136,10 @@ func (d *definitionKeeper) restoreAfter() time.Duration {
 	return p.RestoreRemembered + rand.N(p.RestoreRemembered)
 }
 
-// rememberedDefinition returns the definition that an earlier process wrote down, or nil if there is none.
-func rememberedDefinition(dataDir, network string) *belief.Definition {
-	before, err := state.Load(dataDir, network)
+// rememberedDefinition returns the definition that an earlier process wrote down, or nil if there is none. c
+// is the configuration of this process.
+func rememberedDefinition(c config.Config, network string) *belief.Definition {
+	before, err := state.Load(c.DataDir, network)
 	if err != nil || len(before.Record) == 0 {
 		return nil
 	}
@@ -147,5 +148,26 @@ func rememberedDefinition(dataDir, network string) *belief.Definition {
 		return nil
 	}
 	n.CreateIndex, n.ModifyIndex = before.Definition, before.RecordIndex
-	return &belief.Definition{Network: n, Used: before.Renewed}
+	return &belief.Definition{Network: n, Used: before.Renewed, OtherLocation: otherLocation(c, before.Store)}
+}
+
+// otherLocation returns the location of a store that was saved with what this host remembers, and "" if it is the one
+// in c, or one of the two is not known.
+func otherLocation(c config.Config, saved string) string {
+	if here := c.StoreLocation(); here == saved || here == "" {
+		return ""
+	}
+	return saved
+}
+
+// otherLocation returns where this host knew the network or its deletion from, if its configuration names another
+// location now. It returns "" once the store has either of them.
+func (d *definitionKeeper) otherLocation() string {
+	if d.known != nil {
+		return d.known.OtherLocation
+	}
+	if d.deletion != nil {
+		return otherLocation(d.config, d.deletion.Store)
+	}
+	return ""
 }

@@ -114,6 +114,7 @@ func (r *Runner) save(n registry.Network, lease registry.Lease) error {
 			NodeID:       lease.NodeID,
 			Subnets:      lease.Subnets,
 			Session:      lease.Session,
+			Store:        r.config.StoreLocation(),
 			Lease:        lease.ModifyIndex,
 			LeaseCreated: lease.CreateIndex,
 			Definition:   n.CreateIndex,

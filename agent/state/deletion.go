@@ -12,11 +12,18 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
+// A Deletion is the deletion of a network, as a host remembers it.
+type Deletion struct {
+	registry.Deletion
+	Store string // as in Network
+}
+
 // deletionFile is the content of the file <data_dir>/deleted/<network>.json.
 type deletionFile struct {
 	Version int       `json:"version"`
 	Network string    `json:"network"`
 	Deleted time.Time `json:"deleted"`
+	Store   string    `json:"store,omitzero"`
 	registry.Lineage
 }
 
@@ -26,7 +33,7 @@ func DeletionPath(dataDir, network string) string {
 }
 
 // LoadDeletion reads the deletion of a network. It returns nil if there is none.
-func LoadDeletion(dataDir, network string) (*registry.Deletion, error) {
+func LoadDeletion(dataDir, network string) (*Deletion, error) {
 	path := DeletionPath(dataDir, network)
 	data, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -45,12 +52,13 @@ func LoadDeletion(dataDir, network string) (*registry.Deletion, error) {
 	case file.Deleted.IsZero():
 		return nil, fmt.Errorf("%s has no deletion time", path)
 	}
-	return &registry.Deletion{Network: network, Time: file.Deleted, Lineage: file.Lineage}, nil
+	d := registry.Deletion{Network: network, Time: file.Deleted, Lineage: file.Lineage}
+	return &Deletion{d, file.Store}, nil
 }
 
 // SaveDeletion writes the deletion of a network, and removes the files of deletions that are too old to matter.
-func SaveDeletion(dataDir string, d registry.Deletion) error {
-	file := deletionFile{registry.Version, d.Network, d.Time.UTC(), d.Lineage}
+func SaveDeletion(dataDir string, d Deletion) error {
+	file := deletionFile{registry.Version, d.Network, d.Time.UTC(), d.Store, d.Lineage}
 	if err := writeJSON(DeletionPath(dataDir, d.Network), file); err != nil {
 		return err
 	}

@@ -76,10 +76,10 @@ func TestLoadNodeID(t *testing.T) {
 func TestDeletionFiles(t *testing.T) {
 	dir := t.TempDir()
 	ago := time.Now().Add(-registry.DeletionKept)
-	must(t, SaveDeletion(dir, registry.Deletion{Network: "old", Time: time.Now()}))
+	must(t, SaveDeletion(dir, Deletion{Deletion: registry.Deletion{Network: "old", Time: time.Now()}}))
 	must(t, os.Chtimes(DeletionPath(dir, "old"), ago, ago))
-	must(t, SaveDeletion(dir, registry.Deletion{Network: "behind", Time: ago})) // by the clock of another host
-	must(t, SaveDeletion(dir, registry.Deletion{Network: "new", Time: time.Now().Add(-time.Hour)}))
+	must(t, SaveDeletion(dir, Deletion{Deletion: registry.Deletion{Network: "behind", Time: ago}})) // by the clock of another host
+	must(t, SaveDeletion(dir, Deletion{Deletion: registry.Deletion{Network: "new", Time: time.Now().Add(-time.Hour)}}))
 	for name, want := range map[string]bool{"old": false, "behind": true, "new": true} {
 		d, err := LoadDeletion(dir, name)
 		must(t, err)

@@ -24,6 +24,7 @@ type Network struct {
 	NodeID  string         `json:"node_id,omitzero"` // of this host, in case its own file is lost
 	Subnets []netip.Prefix `json:"subnets"`
 	Session string         `json:"session"`
+	Store   string         `json:"store,omitzero"` // config.Config.StoreLocation of the process that wrote the file
 	// Lease is the version of the lease's record, and Definition the index at which the network's record was created.
 	// They show whether the store was set back or created again. LeaseCreated is the index at which the lease's record was
 	// created.

@@ -15,6 +15,9 @@ type Definition struct {
 	// Confirmed is true if this process has read the definition from the store, and therefore knows of every change
 	// since. Otherwise an earlier process wrote it down.
 	Confirmed bool
+	// OtherLocation is where an earlier process had the definition from, if the agent uses another location of a store
+	// now, and "" otherwise. Then a definition that is missing was not lost.
+	OtherLocation string
 
 	// abandoned are the definitions that this process knew before others that were made without knowing them, in a store
 	// that was set back. The store may be set forward again.
@@ -39,6 +42,8 @@ func (k *Definition) Judge(stored registry.Network, err error) Verdict {
 	switch {
 	case errors.As(err, &deleted) && (k == nil || k.IsEndedBy(deleted.Deletion)):
 		return Ended
+	case errors.Is(err, registry.ErrNetworkNotFound) && k != nil && k.OtherLocation != "":
+		return NoAnswer
 	case errors.Is(err, registry.ErrNetworkNotFound) && k.IsUsable(), err == nil && k.supersedes(stored):
 		return Lost
 	case errors.Is(err, registry.ErrInvalid) && k.IsUsable():
