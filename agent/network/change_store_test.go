@@ -128,8 +128,12 @@ func TestWrongLocation(t *testing.T) {
 			}
 			says := []string{"consul kv_prefix=leno,", "consul kv_prefix=wrong", "not defined"}
 			a.check(health.Network, api.Critical, says...)
+			_, last, _ := a.deps.Reports.Events.After(0, "n")
 			time.Sleep(10 * time.Minute)
 			a.check(health.Network, api.Critical, says...)
+			if all, _, _ := a.deps.Reports.Events.After(last, "n"); len(all) > 0 {
+				t.Errorf("events since: %+v", all)
+			}
 			if keys := wrong.Keys(""); len(keys) > 0 {
 				t.Errorf("it wrote %q", keys)
 			}

@@ -168,9 +168,11 @@ func (d *definitionKeeper) await(ctx context.Context) (registry.Network, error) 
 		case errors.Is(err, registry.ErrDenied):
 			reason = fmt.Sprintf("waiting for rights: %v", err)
 		}
-		d.report.Wait(health.Network, reason)
-		if errors.Is(err, errOtherLocation) { // also while packets flow
+		if errors.Is(err, errOtherLocation) { // critical also while packets flow
 			d.report.Check(health.Network, api.Critical, reason)
+			d.report.Waiting(health.Network, reason)
+		} else {
+			d.report.Wait(health.Network, reason)
 		}
 		if err := backoff.Wait(ctx, err, networksChanged); err != nil {
 			return registry.Network{}, err
@@ -194,7 +196,7 @@ func (d *definitionKeeper) find(ctx context.Context) (registry.Network, error) {
 	defer cancel()
 	asked := time.Now()
 	n, err := d.deps.Store.Registry.Network(ctx, d.local.Name)
-	if from := d.otherLocation(); from != "" && errors.Is(err, registry.ErrNetworkNotFound) &&
+	if from := otherLocation(d.config, d.known, d.deletion); from != "" && errors.Is(err, registry.ErrNetworkNotFound) &&
 		d.known.Judge(n, err) == belief.NoAnswer {
 		return n, fmt.Errorf("%w: this host knows it from %s, and now uses %s: %w", errOtherLocation, from,
 			d.config.StoreLocation(), err)

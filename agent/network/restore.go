@@ -148,26 +148,25 @@ func rememberedDefinition(c config.Config, network string) *belief.Definition {
 		return nil
 	}
 	n.CreateIndex, n.ModifyIndex = before.Definition, before.RecordIndex
-	return &belief.Definition{Network: n, Used: before.Renewed, OtherLocation: otherLocation(c, before.Store)}
+	return &belief.Definition{Network: n, Used: before.Renewed, OtherLocation: ifOther(c, before.Store)}
 }
 
-// otherLocation returns the location of a store that was saved with what this host remembers, and "" if it is the one
-// in c, or one of the two is not known.
-func otherLocation(c config.Config, saved string) string {
+// otherLocation returns where this host knew a network or its deletion from, if c names another location now. It
+// returns "" if c names the same one, one of the two is not known, or this process has read either from the store.
+func otherLocation(c config.Config, known *belief.Definition, deletion *state.Deletion) string {
+	switch {
+	case known != nil:
+		return known.OtherLocation
+	case deletion != nil:
+		return ifOther(c, deletion.Store)
+	}
+	return ""
+}
+
+// ifOther returns the saved location, and "" if it is the one in c, or one of the two is not known.
+func ifOther(c config.Config, saved string) string {
 	if here := c.StoreLocation(); here == saved || here == "" {
 		return ""
 	}
 	return saved
-}
-
-// otherLocation returns where this host knew the network or its deletion from, if its configuration names another
-// location now. It returns "" once the store has either of them.
-func (d *definitionKeeper) otherLocation() string {
-	if d.known != nil {
-		return d.known.OtherLocation
-	}
-	if d.deletion != nil {
-		return otherLocation(d.config, d.deletion.Store)
-	}
-	return ""
 }

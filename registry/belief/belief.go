@@ -40,7 +40,8 @@
 //
 //  13. A network ends only by a deletion that names the known definition, or one that replaced it: a network that is
 //     defined in place of a deleted one replaces that. Without revisions, a later index in the same record decides. A
-//     definition that is missing without a deletion was lost, and stays in force.
+//     definition that is missing without a deletion was lost, and stays in force. It was not if this host knows it from
+//     another location of a store.
 //  14. The definition in the store counts, unless the known one is later. It is if it has replaced the stored one, or
 //     both are changes of the same definition and it is of a higher generation (registry.Lineage).
 //  15. Of two changes of the same generation, made without knowing each other, the stored one counts, and the other one
