@@ -16,7 +16,7 @@ func (s *Server) newEndpoints() []endpoint {
 	peers := peerHandlers{d, requestTime, s.log, s.o.Health}
 	agent := agentHandlers{d, s.respond, s.o.Logs, s.o.Health, s.o.Telemetry, requestTime}
 	reads := blockingReads{s.respond, s.cache, requestTime}
-	p := s.respond
+	p, store := s.respond, newSlots(s.o.Limits)
 	return []endpoint{
 		{"GET /healthz", agent.sendHealth(healthStatus)},
 		{"GET /readyz", agent.sendHealth(readyStatus)},
@@ -32,19 +32,19 @@ func (s *Server) newEndpoints() []endpoint {
 		{"GET /v1/agent/monitor", agent.monitor},
 		{"GET /v1/networks", reads.handle(networks.queryAll)},
 		{"GET /v1/network/{network}", reads.handle(networks.queryOne)},
-		{"PUT /v1/network/{network}", handle(p, networks.put)},
-		{"DELETE /v1/network/{network}", handleDone(p, networks.delete)},
-		{"POST /v1/network/{network}/plan", handle(p, networks.plan)},
+		{"PUT /v1/network/{network}", handleStored(p, store, networks.put)},
+		{"DELETE /v1/network/{network}", handleDone(p, store, networks.delete)},
+		{"POST /v1/network/{network}/plan", handleStored(p, store, networks.plan)},
 		{"GET /v1/network/{network}/switch", handle(p, networks.getSwitch)},
-		{"PUT /v1/network/{network}/switch", handle(p, networks.changeSwitch)},
+		{"PUT /v1/network/{network}/switch", handleStored(p, store, networks.changeSwitch)},
 		{"GET /v1/network/{network}/leases", reads.handle(leases.query)},
 		{"GET /v1/network/{network}/lease/{subnet}", handle(p, leases.get)},
-		{"DELETE /v1/network/{network}/lease/{subnet}", handleDone(p, leases.revoke)},
-		{"PUT /v1/network/{network}/release", handleDone(p, leases.release)},
-		{"PUT /v1/network/{network}/renew", handle(p, leases.renew)},
-		{"GET /v1/network/{network}/reservations", reads.handle(reservations.query)},
-		{"PUT /v1/network/{network}/reservation/{subnet}", handle(p, reservations.put)},
-		{"DELETE /v1/network/{network}/reservation/{subnet}", handleDone(p, reservations.delete)},
+		{"DELETE /v1/network/{network}/lease/{subnet}", handleDone(p, store, leases.revoke)},
+		{"PUT /v1/network/{network}/release", handleDone(p, store, leases.release)},
+		{"PUT /v1/network/{network}/renew", handleStored(p, store, leases.renew)},
+		{"GET /v1/network/{network}/reservations", reads.handle(store.limit(reservations.query))},
+		{"PUT /v1/network/{network}/reservation/{subnet}", handleStored(p, store, reservations.put)},
+		{"DELETE /v1/network/{network}/reservation/{subnet}", handleDone(p, store, reservations.delete)},
 		{"GET /v1/network/{network}/peers", reads.handle(peers.query)},
 		{"GET /v1/network/{network}/hosts", reads.handle(peers.queryHosts)},
 		{"POST /v1/network/{network}/probe", peers.withProbeTime(handle(p, peers.probe))},

@@ -33,11 +33,6 @@ func handle[T any](p responder, handler func(*http.Request) (T, error)) http.Han
 	}
 }
 
-// handleDone is handle for an answer of {}.
-func handleDone(p responder, handler func(*http.Request) error) http.HandlerFunc {
-	return handle(p, func(r *http.Request) (struct{}, error) { return struct{}{}, handler(r) })
-}
-
 func (p responder) write(w http.ResponseWriter, status int, body any) {
 	data, err := json.Marshal(body)
 	if err != nil {

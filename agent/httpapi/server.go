@@ -52,6 +52,9 @@ type Limits struct {
 	Connections int           // at once, of each listener; others wait until one is closed
 	Requests    int           // being answered at once; fewer than Connections
 	Readers     int           // waiting at once; they count as requests, too
+
+	StoreRequests int           // reading or writing the store at once, far fewer than its connections for this host
+	StoreWait     time.Duration // of others until they may
 }
 
 // DefaultLimits returns the limits of an agent.
@@ -66,6 +69,9 @@ func DefaultLimits() Limits {
 		Connections: 2000,
 		Requests:    1500,
 		Readers:     1000,
+
+		StoreRequests: 32,
+		StoreWait:     5 * time.Second,
 	}
 }
 
