@@ -1,8 +1,11 @@
 package consul
 
 import (
+	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -73,6 +76,27 @@ func TestLeastPrivilege(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { wantIs(t, err, registry.ErrDenied) })
 	}
+}
+
+// TestReserveWithoutLeases: a token that may not read leases can reserve a subnet only by force, because another host may
+// hold it.
+func TestReserveWithoutLeases(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	n := putNetwork(t, s, "default", "10.5.0.0/16")
+	l := acquire(t, s.open(t), n, 0)
+	rules := `key_prefix "` + s.prefix + `/reservations/" { policy = "write" }`
+	secret, policy := s.newToken(t, rules)
+	c := s.open(t, func(conf *Config) { conf.Token = secret })
+	for name, subnet := range map[string]netip.Prefix{"a held subnet": l.Subnet(), "a free one": n.Plan.Subnets(l.Slot + 1)[0]} {
+		err := c.AddReservation(testContext(t), n, registry.Reservation{Subnet: subnet, Node: "x"}, false)
+		if !errors.Is(err, registry.ErrDenied) || !strings.Contains(err.Error(), s.prefix+"/leases/default/") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	s.setRules(t, policy, rules+` key_prefix "`+s.prefix+`/leases/" { policy = "list" }`)
+	c = s.open(t, func(conf *Config) { conf.Token = secret })
+	wantIs(t, c.AddReservation(testContext(t), n, registry.Reservation{Subnet: l.Subnet(), Node: "x"}, false), registry.ErrHeld)
 }
 
 func TestDeniedEverywhere(t *testing.T) {

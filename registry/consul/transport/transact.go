@@ -55,7 +55,8 @@ func Batches(keys []string) iter.Seq[[]string] {
 	}
 }
 
-// GetEach reads keys, which may have any name. Keys that do not exist have ModifyIndex 0 in the result.
+// GetEach reads keys, which may have any name. Keys that do not exist have ModifyIndex 0 in the result. A transaction
+// silently leaves out those that the token may not read, which is an error.
 func (c *Client) GetEach(ctx context.Context, r Read, keys []string) ([]*api.KVPair, error) {
 	var out []*api.KVPair
 	for part := range Batches(keys) {
@@ -66,6 +67,11 @@ func (c *Client) GetEach(ctx context.Context, r Read, keys []string) ([]*api.KVP
 		records, err := c.TransactWith(ctx, r, ops...)
 		if err != nil {
 			return nil, err
+		}
+		for i, key := range part {
+			if i >= len(records) || records[i].Key != registry.BoundedKey(key) {
+				return nil, Hidden(key[:strings.LastIndex(key, "/")+1])
+			}
 		}
 		out = append(out, records...)
 	}
