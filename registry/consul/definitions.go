@@ -16,8 +16,8 @@ import (
 	"github.com/lenonet/leno/registry/consul/transport"
 )
 
-// PutNetwork implements registry.Networks. The token needs the right to write below networks/. Without the right to
-// write below leases/ and changes/, the first host that acquires a lease creates the marker and the watermark there.
+// PutNetwork implements registry.Networks. The token needs the right to write below networks/ and, for a new network,
+// whose marker and watermark it creates, also below leases/ and changes/.
 func (ns networkStore) PutNetwork(ctx context.Context, n registry.Network, kept ...registry.Reservation) (err error) {
 	defer func() { err = registry.Wrap(err, "put network %s", n.Name) }()
 	if n.Plan, err = n.Plan.Normalize(); err != nil {
@@ -61,7 +61,8 @@ func (ns networkStore) write(ctx context.Context, n registry.Network, value []by
 	if err == nil {
 		err = ns.kv.ensureWatermark(ctx, keys.Changes(n.Name))
 	}
-	if err != nil && !errors.Is(err, registry.ErrDenied) {
+	isNew := n.ModifyIndex == 0 || n.ModifyIndex == registry.Absent
+	if err != nil && (isNew || !errors.Is(err, registry.ErrDenied)) {
 		return err
 	}
 	key, version := keys.Network(n.Name), n.ModifyIndex

@@ -73,5 +73,6 @@ func (f *follower) confirmList(ctx context.Context, kv *kv) (belief.List, error)
 	if lacking, _ := f.belief.Lacks(l.Records); len(l.Records) > 0 && lacking == 0 {
 		return l, nil
 	}
-	return belief.List{}, transport.Uncertain("%s is missing: the store was emptied or restored", key)
+	return belief.List{}, transport.Uncertain("%s is missing: the store was emptied or restored, or no host has used the "+
+		"network yet", key)
 }

@@ -2,9 +2,11 @@ package consul
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -97,6 +99,45 @@ func TestReserveWithoutLeases(t *testing.T) {
 	s.setRules(t, policy, rules+` key_prefix "`+s.prefix+`/leases/" { policy = "list" }`)
 	c = s.open(t, func(conf *Config) { conf.Token = secret })
 	wantIs(t, c.AddReservation(testContext(t), n, registry.Reservation{Subnet: l.Subnet(), Node: "x"}, false), registry.ErrHeld)
+}
+
+// TestNetworkWithoutMarkers: a token that may not create the marker and the watermark of a new network cannot define it,
+// but can change it. Nobody could tell the leases of a network without a marker from lost ones.
+func TestNetworkWithoutMarkers(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	for _, lacking := range []string{"leases", "changes"} {
+		t.Run(lacking, func(t *testing.T) {
+			var rules string
+			for _, folder := range []string{"networks", "reservations", "leases", "changes"} {
+				policy := "write"
+				if folder == lacking {
+					policy = "read"
+				}
+				rules += fmt.Sprintf("key_prefix %q { policy = %q }\n", s.prefix+"/"+folder+"/", policy)
+			}
+			secret, _ := s.newToken(t, rules)
+			c := s.open(t, func(conf *Config) { conf.Token = secret })
+			n := network("of-"+lacking, "10.5.0.0/16")
+			kept := registry.Reservation{Subnet: n.Plan.Subnets(9)[0], Node: "x"}
+			for _, kept := range [][]registry.Reservation{nil, {kept}} {
+				err := c.PutNetwork(testContext(t), n, kept...)
+				if !errors.Is(err, registry.ErrDenied) || !strings.Contains(err.Error(), s.prefix+"/"+lacking+"/of-"+lacking) {
+					t.Errorf("%v", err)
+				}
+			}
+			for _, folder := range []string{"networks/", "reservations/" + n.Name} {
+				left := slices.DeleteFunc(s.Keys(t, s.prefix+"/"+folder), func(key string) bool { return !strings.Contains(key, n.Name) })
+				if len(left) > 0 {
+					t.Errorf("%v", left)
+				}
+			}
+			n = putNetwork(t, s, n.Name, "10.5.0.0/16")
+			if err := c.PutNetwork(testContext(t), n); err != nil {
+				t.Errorf("a network that exists: %v", err)
+			}
+		})
+	}
 }
 
 func TestDeniedEverywhere(t *testing.T) {
