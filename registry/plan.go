@@ -252,3 +252,26 @@ func (p Plan) Prefixes() []netip.Prefix {
 	}
 	return out
 }
+
+// unrouted are the address ranges to which the Internet leads no packets: private ones, those of providers' NAT, tests
+// and documentation, and link-local, reserved and multicast ones.
+var unrouted = []netip.Prefix{
+	netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),
+	netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("192.0.2.0/24"),
+	netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("203.0.113.0/24"),
+	netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("224.0.0.0/3"), netip.MustParsePrefix("fc00::/7"),
+}
+
+// IsPublic reports whether a pool with a prefix takes the way to other people's hosts from the hosts of its network.
+// IPv6 prefixes from /32 on may well be the network's own.
+func IsPublic(p netip.Prefix) bool {
+	if p.Addr().Is6() && p.Bits() >= 32 {
+		return false
+	}
+	return !slices.ContainsFunc(unrouted, func(r netip.Prefix) bool { return Contains(r, p) })
+}
+
+// Contains reports whether a prefix contains all addresses of another one.
+func Contains(p, other netip.Prefix) bool {
+	return p.Bits() <= other.Bits() && p.Contains(other.Addr())
+}

@@ -65,6 +65,7 @@ func (c Change) Plan() api.NetworkPlan {
 		p.Refused = append(p.Refused, room.refused()...)
 	}
 	p.Refused = append(p.Refused, slices.Concat(c.obstacle, c.refusedBackend(), refusedEncryption(c.Old, c.New),
+		refusedPools(c.Old.Plan, c.New.Plan),
 		refusedAddresses(c.Leases, c.Backends[c.Old.Backend.Type], c.Backends[Intended(c.New).Backend.Type]),
 		refusedReservations(c.Reservations, c.New.Plan), refusedNeighbours(c.Backends, c.Old, c.New, c.Others))...)
 	return p

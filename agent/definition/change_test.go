@@ -99,6 +99,19 @@ func TestChange(t *testing.T) {
 			want: []string{"create", "c backend.mtu  -> 0", "c backend.port  -> 8285", "c backend.type  -> udp", "c ipv4.max  -> 10.7.0.192", "c ipv4.min  -> 10.7.0.64",
 				"c ipv4.prefix  -> 10.7.0.0/24", "c ipv4.subnet_len  -> 26"}},
 
+		{name: "created with public pools", new: network("alloc", "", pool("8.8.0.0/16"), pool("2000::/3", strings.Repeat(".", 35))),
+			want: []string{"create", "c backend.type  -> alloc", "c ipv4.max  -> 8.8.255.0", "c ipv4.min  -> 8.8.1.0",
+				"c ipv4.prefix  -> 8.8.0.0/16", "c ipv4.subnet_len  -> 24", "c ipv6.max  -> 3fff:ffff:e000::", "c ipv6.min  -> 2000:0:2000::",
+				"c ipv6.prefix  -> 2000::/3", "c ipv6.subnet_len  -> 35",
+				"r pool 8.8.0.0/16 contains public addresses, which hosts could no longer reach",
+				"r pool 2000::/3 contains public addresses, which hosts could no longer reach"}},
+		{name: "public already", old: network("vxlan", "", pool("8.8.0.0/16")), new: network("vxlan", "", pool("8.8.0.0/17")),
+			want: []string{"update", "c ipv4.max 8.8.255.0 -> 8.8.127.0", "c ipv4.prefix 8.8.0.0/16 -> 8.8.0.0/17",
+				"h a 8.8.10.0/24 true: keeps 8.8.10.0/24"}},
+		{name: "public pool grows", old: network("vxlan", "", pool("8.8.0.0/16")), new: network("vxlan", "", pool("8.8.0.0/15")),
+			want: []string{"update", "c ipv4.max 8.8.255.0 -> 8.9.255.0", "c ipv4.prefix 8.8.0.0/16 -> 8.8.0.0/15",
+				"h a 8.8.10.0/24 true: keeps 8.8.10.0/24", "r pool 8.8.0.0/15 contains public addresses, which hosts could no longer reach"}},
+
 		// What changes live.
 		{name: "direct routing", old: base, new: network("vxlan", `{"direct_routing":true}`, v4),
 			want: []string{"update", "c backend.direct_routing false -> true", kept}},
@@ -185,13 +198,15 @@ func TestChange(t *testing.T) {
 
 		// What could not work.
 		{name: "pool over the hosts", old: base, new: network("vxlan", "", pool("192.0.0.0/8")), leases: []registry.Lease{},
-			want: []string{"update", "c ipv4.max 10.5.99.0 -> 192.255.255.0", "c ipv4.min 10.5.1.0 -> 192.0.1.0", "c ipv4.prefix 10.5.0.0/16 -> 192.0.0.0/8"}},
+			want: []string{"update", "c ipv4.max 10.5.99.0 -> 192.255.255.0", "c ipv4.min 10.5.1.0 -> 192.0.1.0", "c ipv4.prefix 10.5.0.0/16 -> 192.0.0.0/8",
+				"r pool 192.0.0.0/8 contains public addresses, which hosts could no longer reach"}},
 		{name: "pool over a host", old: network("vxlan", "", pool("192.0.0.0/24")), new: network("vxlan", "", pool("192.0.0.0/22", "192.0.0.0")),
 			leases: []registry.Lease{changed(network("vxlan", "", pool("192.0.0.0/24", "..........................")), "a", 1, true)},
 			want: []string{"update", "c ipv4.max 192.0.0.192 -> 192.0.3.0", "c ipv4.min 192.0.0.64 -> 192.0.0.0", "c ipv4.prefix 192.0.0.0/24 -> 192.0.0.0/22", "c ipv4.subnet_len 26 -> 24",
 				"h a 192.0.0.64/26 true: takes another subnet: 192.0.0.64/26 is no subnet of the new pools",
 				"r a (192.0.0.64/26) would lose the subnet, and containers their addresses: it is no subnet of the new pools",
-				"R pool 192.0.0.0/22 contains the address between hosts of a (192.0.0.64/26)"}},
+				"R pool 192.0.0.0/22 contains the address between hosts of a (192.0.0.64/26)",
+				"r pool 192.0.0.0/22 contains public addresses, which hosts could no longer reach"}},
 		{name: "IPv6 without addresses for it", old: network("host-gw", "", v4), new: network("host-gw", "", v4, v6),
 			leases: []registry.Lease{changed(base, "a", 10, true)},
 			want: append(append([]string{"update"}, added...), kept+"; gains fd00:5:0:a::/64",

@@ -161,6 +161,18 @@ func refusedEncryption(old, now registry.Network) []api.Refusal {
 		Way: fmt.Sprintf("keep encryption = %q and a backend that encrypts", Intended(old).Encryption), Force: true}}
 }
 
+// refusedPools returns a refusal for each pool that takes the way to addresses of the Internet from hosts.
+func refusedPools(old, plan registry.Plan) (out []api.Refusal) {
+	for _, p := range plan.Prefixes() {
+		isOld := func(o netip.Prefix) bool { return registry.Contains(o, p) }
+		if registry.IsPublic(p) && !slices.ContainsFunc(old.Prefixes(), isOld) {
+			out = append(out, api.Refusal{Reason: fmt.Sprintf("pool %s contains public addresses, which hosts could no longer "+
+				"reach", p), Way: "choose a private pool, or force it when these addresses are your own", Force: true})
+		}
+	}
+	return out
+}
+
 // refusedReservations returns a refusal if reservations would become void in a plan.
 func refusedReservations(reservations []registry.Reservation, plan registry.Plan) []api.Refusal {
 	var void []string

@@ -37,7 +37,7 @@ const (
 	CheckKubernetes  = "kubernetes" // the API server answers
 	CheckLogin       = "login"      // the login gives the agent its token
 	CheckACL         = "acl"        // the token allows everything the agent must do
-	CheckOverlap     = "overlap"    // pools overlap neither each other nor the host's own routes
+	CheckOverlap     = "overlap"    // pools overlap neither each other, nor the host's own routes, nor public addresses
 	CheckConflict    = "conflict"   // no other host uses this host's identity
 	CheckPublicIP    = "public_ip"  // the public address leads to this host and to no other
 	CheckNetwork     = "network"    // its definition is valid

@@ -322,6 +322,12 @@ func TestJudge(t *testing.T) {
 		{"a route over a gateway to something smaller", func(_ *Facts, n *Network) {
 			n.Routes = []Route{{Dst: netip.MustParsePrefix("10.5.3.0/28"), Link: "eth0", Gateway: there}}
 		}, "fault overlap", "10.5.3.0/28 over eth0 lies in the pool"},
+		{"a pool of public addresses", func(_ *Facts, n *Network) {
+			n.Pools = append(n.Pools, netip.MustParsePrefix("2000::/3"))
+		}, "warning overlap", "pool 2000::/3 contains public addresses, which this host cannot reach if they are not your own"},
+		{"a pool of an IPv6 prefix that may be the network's own", func(_ *Facts, n *Network) {
+			n.Pools = append(n.Pools, netip.MustParsePrefix("2a00:1234::/32"))
+		}, "", ""},
 		{"a flannel host that the overlay does not reach", func(_ *Facts, n *Network) {
 			silence(n, true, "", "")
 			n.Peers[0].Flannel, n.Peers[0].Node = true, "flannel-192.0.2.12"

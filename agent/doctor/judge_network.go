@@ -75,6 +75,14 @@ func (v *verdict) judgeRoutes(n Network) {
 		return
 	}
 	bad := false
+	for _, p := range n.Pools {
+		if registry.IsPublic(p) {
+			bad = true
+			v.add(newWarning(CheckOverlap, n.Name, "", "compare the pools with public address space",
+				fmt.Sprintf("pool %s contains public addresses, which this host cannot reach", p),
+				"if they are not your own, define a network with a private pool, move the containers to it, and delete this one"))
+		}
+	}
 	var flannels []string // devices
 	for _, r := range n.Routes {
 		i := slices.IndexFunc(n.Pools, r.Dst.Overlaps)
