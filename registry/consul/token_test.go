@@ -102,7 +102,7 @@ func TestReserveWithoutLeases(t *testing.T) {
 }
 
 // TestNetworkWithoutMarkers: a token that may not create the marker and the watermark of a new network cannot define it,
-// but can change it. Nobody could tell the leases of a network without a marker from lost ones.
+// but can change it. Without a marker, an empty list of leases could be a lost one.
 func TestNetworkWithoutMarkers(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)
@@ -137,6 +137,21 @@ func TestNetworkWithoutMarkers(t *testing.T) {
 				t.Errorf("a network that exists: %v", err)
 			}
 		})
+	}
+}
+
+// TestReleaseWithoutSession: a token that may not write the session can release the lease; the session ends by itself.
+func TestReleaseWithoutSession(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	n := putNetwork(t, s, "default", "10.5.0.0/16")
+	l := acquire(t, s.open(t), n, 0)
+	secret, _ := s.newToken(t, `key_prefix "`+s.prefix+`/leases/" { policy = "write" } key_prefix "`+s.prefix+`/changes/" { policy = "write" }`)
+	if err := s.open(t, func(conf *Config) { conf.Token = secret }).Release(testContext(t), l); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, ok := s.Get(t, s.open(t).kv.keys.Lease(n.Name, l.Subnet())); ok || !slices.Contains(s.sessions(t, n.Name), l.Session) {
+		t.Errorf("the record is there: %t, sessions %q", ok, s.sessions(t, n.Name))
 	}
 }
 
