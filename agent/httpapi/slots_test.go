@@ -55,7 +55,7 @@ func (s *stuckStore) WatchReservations(ctx context.Context, n registry.Network, 
 }
 
 // TestStoreRequests: however many clients make requests that read or write the store, only a few of them use it at once.
-// Others are refused after a while, and slow bodies and reads that wait for a change keep nobody from it.
+// Others are refused after a while, and slow bodies and reads that wait for a change do not count.
 func TestStoreRequests(t *testing.T) {
 	const most = 3
 	h := newHost(t, func(l *Limits) { l.StoreRequests, l.StoreWait = most, 100*time.Millisecond })
