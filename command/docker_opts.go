@@ -14,6 +14,7 @@ import (
 
 	"github.com/posener/complete"
 
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/command/cli"
 	"github.com/lenonet/leno/command/dockeropts"
 )
@@ -236,7 +237,7 @@ func (o *dockerOpts) write(old []byte, text string) error {
 		fmt.Fprintf(o.meta.Stdout, "%s is up to date.\n", o.to)
 		return nil
 	}
-	if err := dockeropts.ReplaceFile(o.to, []byte(text)); err != nil {
+	if err := state.ReplaceFile(o.to, []byte(text)); err != nil {
 		return err
 	}
 	fmt.Fprintf(o.meta.Stdout, "Wrote %s.\n", o.to)

@@ -3,6 +3,7 @@ package command
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -111,6 +112,29 @@ func TestFmt(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestFmtReplacesAFile: a file is not overwritten in place, because a full disk would destroy it. A link to it stays.
+func TestFmtReplacesAFile(t *testing.T) {
+	dir := tree(t, map[string]string{"a.conf": untidy})
+	path, link := filepath.Join(dir, "a.conf"), filepath.Join(dir, "b.conf")
+	before, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer before.Close()
+	if err := os.Symlink("a.conf", link); err != nil {
+		t.Fatal(err)
+	}
+	if got := (world{}).run("fmt", link); got.code != cli.ExitDone || read(t, path) != tidy {
+		t.Errorf("%+v", got)
+	}
+	if old, err := io.ReadAll(before); err != nil || string(old) != untidy {
+		t.Errorf("the file was overwritten: %q, %v", old, err)
+	}
+	if target, err := os.Readlink(link); err != nil || target != "a.conf" {
+		t.Errorf("the link leads to %q: %v", target, err)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/files"
+	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/command/cli"
 )
 
@@ -121,10 +122,6 @@ func (f *formatter) path(path string) error {
 }
 
 func (f *formatter) file(path string) error {
-	info, err := os.Stat(path)
-	if err != nil {
-		return f.fail(err)
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), files.ReadTimeout)
 	defer cancel()
 	src, err := files.Read(ctx, path)
@@ -147,8 +144,7 @@ func (f *formatter) file(path string) error {
 	if f.check {
 		return nil
 	}
-	// Write in place, so that owner, mode and links stay.
-	if err := os.WriteFile(path, out, info.Mode().Perm()); err != nil {
+	if err := state.ReplaceFile(path, out); err != nil {
 		return f.fail(err)
 	}
 	return nil

@@ -10,18 +10,46 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lenonet/leno/agent/files"
 )
 
 // WriteFile replaces the file at path atomically: a reader sees either the old or the new content, also after a crash
 // or on a full disk. It creates the directory if necessary.
-func WriteFile(path string, data []byte, mode os.FileMode) (err error) {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+func WriteFile(path string, data []byte, mode os.FileMode) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
+	return writeFile(path, data, func(tmp *os.File) error { return tmp.Chmod(mode) })
+}
+
+// ReplaceFile replaces the content of a file of the operator as WriteFile does. It keeps the owner and the mode of an
+// existing file, and a symlink to it. The directory must exist.
+func ReplaceFile(path string, data []byte) error {
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
+	}
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return writeFile(path, data, func(tmp *os.File) error { return tmp.Chmod(0o644) })
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular():
+		return &os.PathError{Op: "write", Path: path, Err: files.ErrNotRegular}
+	}
+	return writeFile(path, data, func(tmp *os.File) error {
+		owner := info.Sys().(*syscall.Stat_t)
+		return errors.Join(tmp.Chown(int(owner.Uid), int(owner.Gid)), tmp.Chmod(info.Mode().Perm()))
+	})
+}
+
+// writeFile replaces the file at path with one that has the data, and the owner and mode that setOwner gives it.
+func writeFile(path string, data []byte, setOwner func(tmp *os.File) error) (err error) {
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return err
 	}
@@ -33,7 +61,7 @@ func WriteFile(path string, data []byte, mode os.FileMode) (err error) {
 	if _, err := tmp.Write(data); err != nil {
 		return err
 	}
-	if err := tmp.Chmod(mode); err != nil {
+	if err := setOwner(tmp); err != nil {
 		return err
 	}
 	if err := tmp.Sync(); err != nil {

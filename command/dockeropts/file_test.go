@@ -2,8 +2,6 @@ package dockeropts
 
 import (
 	"encoding/json"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -61,30 +59,5 @@ func TestMerge(t *testing.T) {
 		if err != nil || marshalErr != nil || string(text) != tt.want {
 			t.Errorf("%s: %s, %v, want %s", tt.name, text, err, tt.want)
 		}
-	}
-}
-
-// TestReplaceFile: the mode of a file and a link to it stay, and no directory is made.
-func TestReplaceFile(t *testing.T) {
-	dir := t.TempDir()
-	path, link := filepath.Join(dir, "daemon.json"), filepath.Join(dir, "link.json")
-	if err := os.WriteFile(path, []byte("old"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(path, link); err != nil {
-		t.Fatal(err)
-	}
-	if err := ReplaceFile(link, []byte("new")); err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(path)
-	if info, statErr := os.Lstat(path); err != nil || statErr != nil || string(text) != "new" || info.Mode() != 0o600 {
-		t.Errorf("%q, %v, %v", text, info, err)
-	}
-	if target, err := os.Readlink(link); err != nil || target != path {
-		t.Errorf("the link leads to %q: %v", target, err)
-	}
-	if err := ReplaceFile(filepath.Join(dir, "missing", "x"), nil); err == nil {
-		t.Error("it made a directory")
 	}
 }
