@@ -71,6 +71,7 @@ func TestFmt(t *testing.T) {
 		{name: "check", files: map[string]string{"a.hcl": untidy}, args: []string{"-check", "DIR"}, code: cli.ExitFailed, stdout: "DIR/a.hcl\n"},
 		{name: "check tidy", files: map[string]string{"a.hcl": tidy}, args: []string{"-check", "DIR"}},
 		{name: "print", files: map[string]string{"a.hcl": untidy}, args: []string{"-write=false", "DIR"}, stdout: tidy},
+		{name: "print tidy", files: map[string]string{"a.hcl": tidy}, args: []string{"-write=false", "DIR"}, stdout: tidy},
 		{name: "not below", files: map[string]string{"x/a.hcl": untidy}, args: []string{"DIR"}},
 		{name: "below", files: map[string]string{"x/a.hcl": untidy}, args: []string{"DIR", "-recursive"},
 			stdout: "DIR/x/a.hcl\n", after: map[string]string{"x/a.hcl": tidy}},

@@ -132,14 +132,14 @@ func (f *formatter) file(path string) error {
 	if err != nil {
 		return f.fail(err)
 	}
-	if bytes.Equal(src, out) {
-		return nil
-	}
-	f.unformatted++
 	if !f.check && !f.write {
 		_, err := f.meta.Stdout.Write(out)
 		return err
 	}
+	if bytes.Equal(src, out) {
+		return nil
+	}
+	f.unformatted++
 	fmt.Fprintln(f.meta.Stdout, path)
 	if f.check {
 		return nil
