@@ -42,9 +42,13 @@ type Config struct {
 	// means DefaultAddress.
 	Address string
 
-	// Token is a Consul ACL token. The agent passes it on with every write; without a token,
-	// Consul applies its anonymous token, never the agent's own.
+	// Token is a Consul ACL token. It is sent with requests that change the store, and not with others.
+	// The agent passes it on; without a token, Consul applies its anonymous token, never the agent's own.
 	Token string
+
+	// ReadToken returns the token for a request that changes the store, instead of Token. An error is
+	// returned by the method that makes the request. ReadToken may be called concurrently.
+	ReadToken func() (string, error)
 
 	// TLS is used for https addresses; nil trusts the host's certificate store. It is ignored when
 	// HTTPClient has a transport.
@@ -68,7 +72,7 @@ type Config struct {
 // that the store cannot be reached. Any other error means that there was no usable response.
 type Client struct {
 	base  *url.URL
-	token string
+	token func() (string, error)
 	http  *http.Client
 	most  int64 // bytes of a response
 }
@@ -92,7 +96,11 @@ func New(c Config) (*Client, error) {
 		client.Transport = newTransport(socket, c.TLS)
 	}
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &Client{base: base, token: c.Token, http: &client, most: cmp.Or(c.MaxBody, maxBody)}, nil
+	token := c.ReadToken
+	if token == nil {
+		token = func() (string, error) { return c.Token, nil }
+	}
+	return &Client{base: base, token: token, http: &client, most: cmp.Or(c.MaxBody, maxBody)}, nil
 }
 
 // parseAddress returns the base URL of an address, and the socket's path if the address names one.
@@ -178,7 +186,7 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any, also 
 		return nil, fmt.Errorf("%s %s: the answer is larger than %d bytes", method, path, c.most)
 	}
 	if resp.StatusCode/100 != 2 && !slices.Contains(also, resp.StatusCode) {
-		return nil, c.failure(resp.StatusCode, data)
+		return nil, failure(resp, data)
 	}
 	if raw, ok := out.(*[]byte); ok {
 		*raw = data
@@ -209,8 +217,14 @@ func (c *Client) send(ctx context.Context, method, path string, in any) (*http.R
 	if in != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	if c.token != "" {
-		req.Header.Set(tokenHeader, c.token)
+	if changesStore(method, path) {
+		token, err := c.token()
+		if err != nil {
+			return nil, err
+		}
+		if token != "" {
+			req.Header.Set(tokenHeader, token)
+		}
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
@@ -221,18 +235,25 @@ func (c *Client) send(ctx context.Context, method, path string, in any) (*http.R
 		}
 		return nil, fmt.Errorf("%s %s: %w", method, path, err)
 	}
+	resp.Request = req // which the caller's transport may not have set
 	return resp, nil
 }
 
-// failure calls parseError with the client's token removed, because a proxy between the client and
+// changesStore reports whether the agent changes the store for a request, and so needs the token.
+func changesStore(method, path string) bool {
+	return (method == http.MethodPut || method == http.MethodDelete) && strings.HasPrefix(path, "/v1/network/")
+}
+
+// failure calls parseError with the request's token removed, because a proxy between the client and
 // the agent may have put it into its response. The token is removed before a long text is cut, and
 // again after decoding, because JSON may have escaped it.
-func (c *Client) failure(status int, body []byte) *Error {
-	if c.token == "" {
-		return parseError(status, body)
+func failure(resp *http.Response, body []byte) *Error {
+	token := resp.Request.Header.Get(tokenHeader)
+	if token == "" {
+		return parseError(resp.StatusCode, body)
 	}
-	e := parseError(status, bytes.ReplaceAll(body, []byte(c.token), []byte("(token)")))
-	e.Message = strings.ReplaceAll(e.Message, c.token, "(token)")
+	e := parseError(resp.StatusCode, bytes.ReplaceAll(body, []byte(token), []byte("(token)")))
+	e.Message = strings.ReplaceAll(e.Message, token, "(token)")
 	return e
 }
 

@@ -34,7 +34,7 @@ func (c *Client) Monitor(ctx context.Context, m Monitor) (io.ReadCloser, error) 
 	if resp.StatusCode != http.StatusOK {
 		defer resp.Body.Close()
 		data, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
-		return nil, c.failure(resp.StatusCode, data)
+		return nil, failure(resp, data)
 	}
 	return resp.Body, nil
 }

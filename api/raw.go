@@ -21,7 +21,7 @@ func (c *Client) Copy(ctx context.Context, path string, w io.Writer) error {
 		if err != nil {
 			return fmt.Errorf("GET %s: read the answer: %w", path, err)
 		}
-		return c.failure(resp.StatusCode, data)
+		return failure(resp, data)
 	}
 	if _, err := io.Copy(w, resp.Body); err != nil {
 		return fmt.Errorf("GET %s: read the answer: %w", path, err)

@@ -338,7 +338,11 @@ func TestFilesThatAreNone(t *testing.T) {
 		{"-client-key", fifo, []string{"-client-cert=" + file, "-client-key=" + fifo}, nil},
 		{"LENO_CLIENT_KEY", fifo, nil, map[string]string{"LENO_CLIENT_CERT": file, "LENO_CLIENT_KEY": fifo}},
 	} {
-		got := world{env: tt.env}.run(append([]string{"status"}, tt.args...)...)
+		command := []string{"status"}
+		if strings.Contains(strings.ToLower(tt.source), "token") {
+			command = []string{"network", "delete", "blue"}
+		}
+		got := world{env: tt.env}.run(append(command, tt.args...)...)
 		want := fmt.Sprintf("Error: %s: read %s: is not a regular file\n", tt.source, tt.path)
 		if got.code != cli.ExitFailed || got.stderr != want {
 			t.Errorf("%s: exit %d, %q, want %q", tt.source, got.code, got.stderr, want)
@@ -382,17 +386,29 @@ func TestToken(t *testing.T) {
 			for k, v := range tt.env {
 				env[k] = v
 			}
-			got := world{env: env}.run(append([]string{"reload"}, tt.args...)...)
+			if got := (world{env: env}).run(append([]string{"status"}, tt.args...)...); got.code != cli.ExitDone || f.tokens > 0 {
+				t.Errorf("a read: %+v, %d tokens", got, f.tokens)
+			}
+			got := world{env: env}.run(append([]string{"network", "delete", "blue"}, tt.args...)...)
 			if tt.err != "" {
 				if got.code != cli.ExitFailed || !strings.Contains(got.stderr, tt.err) || len(f.requests) > 0 {
 					t.Errorf("%+v, requests %v", got, f.requests)
 				}
 				return
 			}
-			if got.code != cli.ExitDone || !slices.Equal(f.requests, []string{"PUT /v1/agent/reload " + tt.token}) {
+			if got.code != cli.ExitDone || !slices.Equal(f.requests, []string{"DELETE /v1/network/blue " + tt.token}) {
 				t.Errorf("%+v, requests %q", got, f.requests)
 			}
 		})
+	}
+}
+
+// TestTokenFileThatIsMissing: the error is the file's, and not that of a missing socket.
+func TestTokenFileThatIsMissing(t *testing.T) {
+	none := filepath.Join(t.TempDir(), "none")
+	got := world{env: map[string]string{"LENO_ADDRESS": "unix://" + none}}.run("network", "delete", "blue", "-token-file="+none)
+	if got.code != cli.ExitFailed || !strings.HasPrefix(got.stderr, "Error: -token-file: ") {
+		t.Errorf("%+v", got)
 	}
 }
 

@@ -189,7 +189,7 @@ func TestTokenIsNotSentToAStranger(t *testing.T) {
 		"environment": {env: map[string]string{"LENO_ADDRESS": address, "LENO_TOKEN": "secret"}},
 		"flag":        {env: map[string]string{"LENO_ADDRESS": address}},
 	} {
-		args := []string{"network", "list"}
+		args := []string{"network", "delete", "blue"}
 		if name == "flag" {
 			args = append(args, "-token=secret")
 		}

@@ -128,7 +128,6 @@ func (d *doctorCommand) diagnoseOffline(ctx context.Context, err error) api.Diag
 	if len(sources) > 0 {
 		conf, confErr = config.Load(sources, configOptions(d.Meta.Backends))
 	}
-	token, _ := d.Agent.Token() // Call has reported an error
 	if cause := errors.Unwrap(err); cause != nil {
 		err = cause
 	}
@@ -139,6 +138,10 @@ func (d *doctorCommand) diagnoseOffline(ctx context.Context, err error) api.Diag
 		ConfigErr: confErr,
 		Backends:  agent.Backends(),
 		Open: func(c config.Config, log hclog.Logger) (examine.Registry, string, error) {
+			token, err := d.Agent.Token()
+			if err != nil {
+				return nil, "", err
+			}
 			return openRegistryAs(c, log, token)
 		},
 		Logger: hclog.New(&hclog.LoggerOptions{Name: "leno", Level: hclog.Error, Output: d.Meta.Stderr}),

@@ -27,6 +27,7 @@ type fakeAgent struct {
 
 	mu           sync.Mutex
 	requests     []string // method, path and token of every write
+	tokens       int      // of all requests
 	health       api.Health
 	networks     []api.Network
 	leases       []api.Lease
@@ -335,6 +336,9 @@ func (f *fakeAgent) routes() http.Handler {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
+			if r.Header.Get("X-Consul-Token") != "" {
+				f.tokens++
+			}
 			if r.Method != http.MethodGet && r.Method != http.MethodPost {
 				f.requests = append(f.requests, r.Method+" "+r.URL.RequestURI()+" "+r.Header.Get("X-Consul-Token"))
 				if f.refuse != nil {

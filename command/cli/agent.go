@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -100,20 +101,21 @@ func (f *AgentFlags) Given(name string) bool { return f.set != nil && IsGiven(f.
 
 // Open builds the client.
 func (f *AgentFlags) Open() (*api.Client, error) {
-	token, err := f.Token()
-	if err != nil {
-		return nil, err
+	if f.Given("token") && f.Given("token-file") {
+		return nil, UsageErrorf("-token and -token-file exclude each other")
 	}
 	conf, err := f.tls()
 	if err != nil {
 		return nil, err
 	}
-	if token != "" {
-		if err := f.checkListener(); err != nil {
-			return nil, err
+	read := sync.OnceValues(func() (string, error) { // the file may be a pipe
+		token, err := f.Token()
+		if err == nil && token != "" {
+			err = f.checkListener()
 		}
-	}
-	client, err := api.New(api.Config{Address: f.Address(), Token: token, TLS: conf})
+		return token, err
+	})
+	client, err := api.New(api.Config{Address: f.Address(), ReadToken: read, TLS: conf})
 	if err != nil {
 		return nil, UsageErrorf("%s", err)
 	}
@@ -228,9 +230,6 @@ func (f *AgentFlags) certificates() certificates {
 // Token returns the first token of: flags, LENO_*, CONSUL_HTTP_*.
 func (f *AgentFlags) Token() (string, error) {
 	if f.Given("token") {
-		if f.Given("token-file") {
-			return "", UsageErrorf("-token and -token-file exclude each other")
-		}
 		return f.token, nil
 	}
 	if f.Given("token-file") {
@@ -369,7 +368,7 @@ func (f *AgentFlags) Explain(err error) error {
 	case err != nil && strings.Contains(err.Error(), plainToTLS):
 		return fmt.Errorf("the agent at %s listens with TLS: %w (use https:// in the address)", f.Address(), err)
 	}
-	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT) && strings.HasPrefix(f.Address(), "unix:") {
+	if connecting != nil && (errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT)) {
 		return fmt.Errorf("no agent answers at %s: %w (is `leno agent` running? -address and LENO_ADDRESS set its address)",
 			f.Address(), err)
 	}
