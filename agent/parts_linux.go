@@ -63,10 +63,10 @@ func OpenRegistry(c config.Config, log hclog.Logger, hide func(secret string)) (
 // registryName returns the name of a store for status, for example "consul at 127.0.0.1:8500".
 func registryName(c config.Config) string {
 	kind := c.Store()
-	switch {
-	case kind == config.StoreConsul && c.Consul.Address != "":
-		return kind + " at " + c.Consul.Address
-	case kind == config.StoreEtcd:
+	switch kind {
+	case config.StoreConsul:
+		return kind + " at " + c.Consul.ServerAddress()
+	case config.StoreEtcd:
 		var servers []string
 		for _, endpoint := range c.Etcd.Endpoints {
 			_, server, found := strings.Cut(endpoint, "://")
@@ -86,7 +86,7 @@ func openConsul(c config.Config, log hclog.Logger, hide func(secret string)) (re
 	}
 	reg, err := consul.New(consul.Config{
 		Config: transport.Config{
-			Address: c.Consul.Address,
+			Address: c.Consul.ServerAddress(),
 			Credentials: registry.Credentials{
 				Token: c.Consul.Token, TokenFile: c.Consul.TokenFile, Login: registry.Login(c.Consul.Login),
 			},

@@ -13,12 +13,13 @@ import (
 
 // TestStores: the configuration selects the store, and everything that names it uses its name.
 func TestStores(t *testing.T) {
+	t.Setenv("CONSUL_HTTP_ADDR", "")
 	for _, tt := range []struct {
 		name, src         string
 		dev               bool
 		kind, shown, text string
 	}{
-		{"nothing", "", false, "consul", "consul", "Consul"},
+		{"nothing", "", false, "consul", "consul at 127.0.0.1:8500", "Consul"},
 		{"Consul", `consul { address = "https://c:8501" }`, false, "consul", "consul at https://c:8501", "Consul"},
 		{"etcd", "etcd {}", false, "etcd", "etcd at 127.0.0.1:2379", "etcd"},
 		{"etcd on several servers", `etcd { endpoints = ["https://a:1", "https://[fd00::1]:2"] }`,
@@ -55,5 +56,15 @@ func TestStores(t *testing.T) {
 	if health.Consul != doctor.CheckConsul || health.Etcd != doctor.CheckEtcd ||
 		health.Kubernetes != doctor.CheckKubernetes || health.Login != doctor.CheckLogin {
 		t.Error("the doctor's checks have other names")
+	}
+}
+
+// TestConsulOfTheEnvironment: without an address in the configuration, that of the environment is shown.
+func TestConsulOfTheEnvironment(t *testing.T) {
+	t.Setenv("CONSUL_HTTP_ADDR", "http://c:1")
+	c := config.Defaults()
+	c.Consul.Address = ""
+	if got, want := registryName(c), "consul at http://c:1"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -178,7 +178,14 @@ func placeOf(c config.Config) string {
 	if c.Store() == config.StoreEtcd {
 		return fmt.Sprintf("etcd %q %q %q", c.Etcd.Endpoints, c.Etcd.Prefix, c.Etcd.Network)
 	}
-	return fmt.Sprintf("consul %q %q %q %q %q", c.Consul.Address, c.Consul.KVPrefix, c.Consul.Datacenter,
+	address := c.Consul.ServerAddress()
+	if _, rest, found := strings.Cut(address, "://"); found {
+		address = rest
+	}
+	if port, found := strings.CutPrefix(address, "localhost:"); found {
+		address = "127.0.0.1:" + port
+	}
+	return fmt.Sprintf("consul %q %q %q %q %q", address, c.Consul.KVPrefix, c.Consul.Datacenter,
 		c.Consul.Namespace, c.Consul.Partition)
 }
 

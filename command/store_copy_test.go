@@ -183,3 +183,21 @@ func TestStoreCopyUsage(t *testing.T) {
 		}
 	}
 }
+
+// TestPlaceOf: the same Consul by other spellings is the same store.
+func TestPlaceOf(t *testing.T) {
+	t.Setenv("CONSUL_HTTP_ADDR", "localhost:8500")
+	same := func(a, b string) bool {
+		return placeOf(config.Config{Consul: config.Consul{Address: a}}) == placeOf(config.Config{Consul: config.Consul{Address: b}})
+	}
+	for _, address := range []string{"", "localhost:8500", "http://127.0.0.1:8500", "https://localhost:8500"} {
+		if !same(address, "127.0.0.1:8500") {
+			t.Errorf("%q is another store", address)
+		}
+	}
+	for _, address := range []string{"127.0.0.1:8501", "consul:8500", "unix:///run/consul.sock"} {
+		if same(address, "") {
+			t.Errorf("%q is the same store", address)
+		}
+	}
+}

@@ -1,9 +1,11 @@
 package config
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/lenonet/leno/agent/files"
@@ -71,6 +73,11 @@ func (c Config) StoreLocation() string {
 		}
 	}
 	return out
+}
+
+// ServerAddress returns the address at which Consul is reached: Address, or else that of the environment or the default.
+func (c Consul) ServerAddress() string {
+	return cmp.Or(c.Address, os.Getenv("CONSUL_HTTP_ADDR"), "127.0.0.1:8500")
 }
 
 // ConfigMapKey splits ConfigMap into its parts. The key is net-conf.json unless the option names another one. All parts
