@@ -75,7 +75,7 @@ func (c Config) StoreLocation() string {
 	return out
 }
 
-// ServerAddress returns the address at which Consul is reached: Address, or else that of the environment or the default.
+// ServerAddress returns the address of Consul: Address, or else that of the environment or the default.
 func (c Consul) ServerAddress() string {
 	return cmp.Or(c.Address, os.Getenv("CONSUL_HTTP_ADDR"), "127.0.0.1:8500")
 }
