@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/netip"
+	"path/filepath"
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/doctor"
@@ -119,6 +120,9 @@ func (o *Options) setDefaults(c config.Config) error {
 	}
 	if o.EnsureForwarding == nil {
 		s := new(forwarding.Switch)
+		if c.Dev && c.DataDir == config.DevDataDir {
+			s.Path = filepath.Join(c.DataDir, "forwarding")
+		}
 		o.EnsureForwarding, o.RestoreForwarding = s.Ensure, s.Restore
 	}
 	if o.Guard == nil {

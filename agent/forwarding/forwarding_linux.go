@@ -2,8 +2,11 @@ package forwarding
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
+	"os"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/lenonet/leno/backend/kernel"
@@ -13,6 +16,10 @@ import (
 // another program switched forwarding on and the routes are gone. The zero value is ready. It is safe for concurrent
 // use: of several callers only one finds a switch off.
 type Switch struct {
+	// Path is the file that records what Ensure switches on, so that Restore of another process switches it off if this
+	// one is killed. "" means none. The file must not outlive a boot. Restore leaves it to the caller.
+	Path string
+
 	mu         sync.Mutex
 	advertised []string
 	set        [][]string // the sysctls that Ensure has switched on
@@ -48,23 +55,62 @@ func (w *Switch) Ensure(subnet netip.Prefix, links []string, set bool) (s State,
 			s.Off = append(s.Off, name)
 			continue
 		}
+		if err := w.record(parts); err != nil {
+			return s, err
+		}
 		if _, err := kernel.SetSysctl("1", parts...); err != nil {
 			return s, err
 		}
 		s.Set = append(s.Set, name)
-		w.set = append(w.set, parts)
 	}
 	bridges, err := closedBridges(subnet)
 	s.Off = append(s.Off, bridges...)
 	return s, err
 }
 
+// record remembers what Ensure is about to switch on.
+func (w *Switch) record(parts []string) error {
+	w.set = append(w.set, parts)
+	if w.Path == "" {
+		return nil
+	}
+	namespace, err := os.Readlink(ownNamespace)
+	if err != nil {
+		return err
+	}
+	file, err := os.OpenFile(w.Path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(file, "%s/%s\n", namespace, strings.Join(parts, "/"))
+	return errors.Join(err, file.Close())
+}
+
+// recorded returns what processes have switched on in this network namespace.
+func (w *Switch) recorded() (set [][]string, err error) {
+	data, err := os.ReadFile(w.Path)
+	if w.Path == "" || errors.Is(err, os.ErrNotExist) {
+		return w.set, nil
+	}
+	namespace, ownErr := os.Readlink(ownNamespace)
+	for line := range strings.Lines(string(data)) {
+		if parts := strings.Split(strings.TrimSuffix(line, "\n"), "/"); parts[0] == namespace {
+			set = append(set, parts[1:])
+		}
+	}
+	return set, errors.Join(err, ownErr)
+}
+
+// ownNamespace is a link whose target identifies the network namespace of the calling thread.
+const ownNamespace = "/proc/thread-self/ns/net"
+
 // Restore switches off what Ensure has switched on and no other program has changed since, in the calling thread's
 // network namespace.
 func (w *Switch) Restore() (err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, parts := range w.set {
+	set, err := w.recorded()
+	for _, parts := range set {
 		if value, readErr := kernel.Sysctl(parts...); readErr != nil || value != "1" {
 			continue // the device is gone, or another program changed the switch
 		}

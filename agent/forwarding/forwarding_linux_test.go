@@ -3,6 +3,7 @@ package forwarding
 import (
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -116,6 +117,33 @@ func TestRestore(t *testing.T) {
 		})
 		if got := strings.TrimSpace(ns.Sh("sysctl -n net.ipv4.ip_forward")); got != tt.want {
 			t.Errorf("%s: ip_forward is %s, want %s", name, got, tt.want)
+		}
+	}
+}
+
+// TestRestoreAfterAKill checks that a process restores what one before it switched on in the same network namespace.
+func TestRestoreAfterAKill(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "forwarding")
+	killed, other := nstest.New(t), nstest.New(t)
+	killed.Sh("sysctl -w net.ipv4.ip_forward=0")
+	other.Sh("sysctl -w net.ipv4.ip_forward=1")
+	ensure := func(w *Switch) {
+		if _, err := w.Ensure(netip.MustParsePrefix("10.5.1.0/24"), nil, true); err != nil {
+			t.Error(err)
+		}
+	}
+	killed.Do(func() { ensure(&Switch{Path: path}) })
+	for ns, want := range map[*nstest.NS]string{killed: "0", other: "1"} {
+		ns.Do(func() {
+			next := &Switch{Path: path}
+			ensure(next)
+			if err := next.Restore(); err != nil {
+				t.Error(err)
+			}
+		})
+		if got := strings.TrimSpace(ns.Sh("sysctl -n net.ipv4.ip_forward")); got != want {
+			t.Errorf("ip_forward is %s, want %s", got, want)
 		}
 	}
 }

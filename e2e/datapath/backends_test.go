@@ -218,7 +218,8 @@ func TestDeviceDeleted(t *testing.T) {
 	}
 }
 
-// TestDev checks that `leno agent -dev` works on a host without Consul, and leaves the host as it was.
+// TestDev checks that `leno agent -dev` works on a host without Consul, and leaves the host as it was,
+// also if the agent before it was killed.
 func TestDev(t *testing.T) {
 	w := newWorld(t, lab.Options{Hosts: 1, NoConsul: true})
 	h := w.Hosts[0]
@@ -226,15 +227,25 @@ func TestDev(t *testing.T) {
 	w.Must(err)
 	run := filepath.Join(h.Dir, "run") // its /run, which has its state directory and its subnet file
 	w.Must(os.Mkdir(run, 0o755))
-	p, err := h.Start("unshare", "--mount", "sh", "-c", `mount --bind "$0" /run && exec "$@"`, run, world.Leno(), "agent", "-dev")
-	w.Must(err)
-	w.Must(p.WaitFor(w.Ctx, "the agent to be ready", func(ctx context.Context) error {
-		status, body, err := h.Get(ctx, "/readyz")
-		if err == nil && status != http.StatusOK {
-			err = fmt.Errorf("%d: %s", status, body)
+	start := func() *lab.Process {
+		p, err := h.Start("unshare", "--mount", "sh", "-c", `mount --bind "$0" /run && exec "$@"`, run, world.Leno(), "agent", "-dev")
+		w.Must(err)
+		w.Must(p.WaitFor(w.Ctx, "the agent to be ready", func(ctx context.Context) error {
+			status, body, err := h.Get(ctx, "/readyz")
+			if err == nil && status != http.StatusOK {
+				err = fmt.Errorf("%d: %s", status, body)
+			}
+			return err
+		}))
+		return p
+	}
+	forwards := func(want string) {
+		t.Helper()
+		if out, err := h.Exec(w.Ctx, "sysctl", "-n", "net.ipv4.ip_forward"); err != nil || strings.TrimSpace(out) != want {
+			t.Errorf("ip_forward is %s, want %s: %v", out, want, err)
 		}
-		return err
-	}))
+	}
+	p := start()
 	// By default, it would use the socket in /run, which may be that of another host of a test.
 	out, err := h.Leno(w.Ctx, "status", "-address=http://127.0.0.1:5366")
 	w.Must(err)
@@ -243,16 +254,16 @@ func TestDev(t *testing.T) {
 			t.Errorf("status does not say %q:\n%s", word, out)
 		}
 	}
-	w.Must(p.Stop(w.Ctx))
+	p.Kill()
+	forwards("1")
+	w.Must(start().Stop(w.Ctx))
 	if got := w.Routes(h); len(got) != 0 {
 		t.Errorf("routes stay behind: %q", got)
 	}
 	if got := w.Link(h); got != "none" {
 		t.Errorf("device stays behind: %s", got)
 	}
-	if out, err := h.Exec(w.Ctx, "sysctl", "-n", "net.ipv4.ip_forward"); err != nil || strings.TrimSpace(out) != "0" {
-		t.Errorf("ip_forward stays %s: %v", out, err)
-	}
+	forwards("0")
 	if left, err := filepath.Glob(run + "/leno/*"); err != nil || len(left) != 0 {
 		t.Errorf("files stay behind: %q, %v", left, err)
 	}
