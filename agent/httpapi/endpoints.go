@@ -16,7 +16,7 @@ func (s *Server) newEndpoints() []endpoint {
 	peers := peerHandlers{d, requestTime, s.log, s.o.Health}
 	agent := agentHandlers{d, s.respond, s.o.Logs, s.o.Health, s.o.Telemetry, requestTime}
 	reads := blockingReads{s.respond, s.cache, requestTime}
-	p, store := s.respond, newSlots(s.o.Limits)
+	p, store := s.respond, newStoreLimit(s.o.Limits)
 	return []endpoint{
 		{"GET /healthz", agent.sendHealth(healthStatus)},
 		{"GET /readyz", agent.sendHealth(readyStatus)},

@@ -11,18 +11,18 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// slots bound how many requests read or write the store at once, so that the store has room for what the agent itself
-// asks: Consul, for example, accepts 200 connections from a host. Reads that are shared among callers, or wait for a
-// change, need no slot.
-type slots struct {
+// storeLimit bounds how many requests read or write the store at once, so that the store has room for what the agent
+// itself asks: Consul, for example, accepts 200 connections from a host. Reads that are shared among callers, or wait for
+// a change, need no turn.
+type storeLimit struct {
 	taken chan struct{}
-	wait  time.Duration // for a slot, at most
+	wait  time.Duration // for a turn, at most
 }
 
-func newSlots(l Limits) slots { return slots{make(chan struct{}, l.StoreRequests), l.StoreWait} }
+func newStoreLimit(l Limits) storeLimit { return storeLimit{make(chan struct{}, l.StoreRequests), l.StoreWait} }
 
-// take waits for a slot. release gives it back.
-func (s slots) take(ctx context.Context) (release func(), err error) {
+// take waits for a turn. release gives it back.
+func (s storeLimit) take(ctx context.Context) (release func(), err error) {
 	over := time.NewTimer(s.wait)
 	defer over.Stop()
 	select {
@@ -36,9 +36,9 @@ func (s slots) take(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// handleStored is handle for requests that read or write the store. A request gets its slot when its body is there, and
-// gives it back before the answer is sent: slow clients keep none.
-func handleStored[T any](p responder, s slots, handler func(*http.Request) (T, error)) http.HandlerFunc {
+// handleStored is handle for requests that read or write the store. A request gets its turn when its body is there, and
+// gives it back before the answer is sent: slow clients keep nobody waiting.
+func handleStored[T any](p responder, s storeLimit, handler func(*http.Request) (T, error)) http.HandlerFunc {
 	return handle(p, func(r *http.Request) (out T, err error) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -55,12 +55,12 @@ func handleStored[T any](p responder, s slots, handler func(*http.Request) (T, e
 }
 
 // handleDone is handleStored for an answer of {}.
-func handleDone(p responder, s slots, handler func(*http.Request) error) http.HandlerFunc {
+func handleDone(p responder, s storeLimit, handler func(*http.Request) error) http.HandlerFunc {
 	return handleStored(p, s, func(r *http.Request) (struct{}, error) { return struct{}{}, handler(r) })
 }
 
-// limit returns find for queries whose reads of the store take a slot, unless they wait for a change.
-func (s slots) limit(find func(*http.Request) (query.Query, error)) func(*http.Request) (query.Query, error) {
+// limit returns find for queries whose reads of the store take a turn, unless they wait for a change.
+func (s storeLimit) limit(find func(*http.Request) (query.Query, error)) func(*http.Request) (query.Query, error) {
 	return func(r *http.Request) (query.Query, error) {
 		q, err := find(r)
 		read := q.ReadStore

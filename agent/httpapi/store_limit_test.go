@@ -111,7 +111,7 @@ func TestStoreRequests(t *testing.T) {
 	close(stuck.open)
 	for range most {
 		if code := <-codes; code == http.StatusServiceUnavailable {
-			t.Errorf("a request that has a slot: %d", code)
+			t.Errorf("a request that has its turn: %d", code)
 		}
 	}
 	clients.Wait()
