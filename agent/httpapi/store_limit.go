@@ -12,14 +12,16 @@ import (
 )
 
 // storeLimit bounds how many requests read or write the store at once, so that the store has room for what the agent
-// itself asks: Consul, for example, accepts 200 connections from a host. Reads that are shared among callers, or wait for
-// a change, need no turn.
+// itself asks: Consul, for example, accepts 200 connections from a host. Reads that are shared among callers, or wait
+// for a change, need no turn.
 type storeLimit struct {
 	taken chan struct{}
 	wait  time.Duration // for a turn, at most
 }
 
-func newStoreLimit(l Limits) storeLimit { return storeLimit{make(chan struct{}, l.StoreRequests), l.StoreWait} }
+func newStoreLimit(l Limits) storeLimit {
+	return storeLimit{make(chan struct{}, l.StoreRequests), l.StoreWait}
+}
 
 // take waits for a turn. release gives it back.
 func (s storeLimit) take(ctx context.Context) (release func(), err error) {

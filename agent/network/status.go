@@ -112,7 +112,7 @@ func (r *Runner) Renew(ctx context.Context, store registry.Registry) (api.Renewa
 	return r.lease.Renew(ctx, store)
 }
 
-// Release releases this host's lease with the store of the caller and leaves the network. It blocks until the request is
+// Release releases this host's lease with the caller's store and leaves the network. It blocks until the request is
 // carried out or refused.
 func (r *Runner) Release(ctx context.Context, store registry.Registry) error {
 	defer r.peers.Invalidate() // the runner no longer watches the leases

@@ -22,12 +22,11 @@ type login struct {
 	last     atomic.Pointer[granted] // what is valid as far as is known, nil for nothing
 	attempts singleflight.Group
 
-	// needsUser says that requests without a token would have the rights of somebody else's certificate.
-	needsUser bool
+	needsUser bool // requests without a token would have the rights of somebody else's certificate
 }
 
-var errNeedsUser = status.Error(codes.PermissionDenied,
-	"the agent does not lend its client certificate: give USER:PASSWORD of a user of etcd, with etcd's authentication enabled")
+var errNeedsUser = status.Error(codes.PermissionDenied, "the agent does not lend its client certificate: "+
+	"give USER:PASSWORD of a user of etcd, with etcd's authentication enabled")
 
 // granted is the token of a user, "" while the server has no authentication.
 type granted struct {
@@ -140,17 +139,16 @@ func (l *login) replace(ctx context.Context, conn *grpc.ClientConn, used string)
 	return l.use(ctx, conn, func(token string) bool { return token != used })
 }
 
-func (l *login) use(ctx context.Context, conn *grpc.ClientConn, isUsable func(token string) bool) (string, error) {
-	token, err := l.find(ctx, conn, isUsable)
-	if err == nil && token == "" && l.needsUser {
-		err = errNeedsUser
-	}
-	return token, err
-}
-
-// find returns the token if isUsable returns true for it, and logs in otherwise. Callers share an attempt to log in:
+// use returns the token if isUsable returns true for it, and logs in otherwise. Callers share an attempt to log in:
 // else each of them would wait for a server that does not answer.
-func (l *login) find(ctx context.Context, conn *grpc.ClientConn, isUsable func(token string) bool) (string, error) {
+func (l *login) use(
+	ctx context.Context, conn *grpc.ClientConn, isUsable func(token string) bool,
+) (token string, err error) {
+	defer func() {
+		if err == nil && token == "" && l.needsUser {
+			err = errNeedsUser
+		}
+	}()
 	as := l.wanted()
 	if as == (user{}) {
 		return "", nil

@@ -90,7 +90,7 @@ func countRenewal(to *report.Reporter, started time.Time, result string) {
 	to.Count(telemetry.LeaseRenewals, 1, result)
 }
 
-// Renew renews the session before it is due, with the store of the caller. A session that has ended is replaced by Keep.
+// Renew renews the session before it is due, with the caller's store. A session that has ended is replaced by Keep.
 func (k *Keeper) Renew(ctx context.Context, store registry.Registry) (api.Renewal, error) {
 	lease, held, _ := k.lease.Get()
 	if !held {
