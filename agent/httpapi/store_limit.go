@@ -39,7 +39,7 @@ func (s storeLimit) take(ctx context.Context) (release func(), err error) {
 }
 
 // handleStored is handle for requests that read or write the store. A request gets its turn when its body is there, and
-// gives it back before the answer is sent: slow clients keep nobody waiting.
+// gives it back before the answer is sent: slow clients keep no turn.
 func handleStored[T any](p responder, s storeLimit, handler func(*http.Request) (T, error)) http.HandlerFunc {
 	return handle(p, func(r *http.Request) (out T, err error) {
 		body, err := io.ReadAll(r.Body)

@@ -97,8 +97,7 @@ func (c *Client) Reconnect() { c.conf.open.Reconnect(c.conf.Logger) }
 // As implements registry.Registry. A token is "USER:PASSWORD". A store without authentication ignores it, unless the
 // client has a certificate: then calls without a user that etcd has checked return ErrDenied. If the user is the
 // agent's own, the result is the client itself. Any other user is a guest on the agent's connections: it logs in once
-// and reads what it needs. Nothing is left of it when the result is given up, so callers may invent any number of
-// users.
+// and reads what it needs. Nothing is left of it afterwards, so callers may invent any number of users.
 func (c *Client) As(token string) registry.Registry {
 	name, password, _ := strings.Cut(token, ":")
 	as := newUser(name, password)

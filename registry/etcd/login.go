@@ -22,7 +22,7 @@ type login struct {
 	last     atomic.Pointer[granted] // what is valid as far as is known, nil for nothing
 	attempts singleflight.Group
 
-	needsUser bool // requests without a token would have the rights of somebody else's certificate
+	needsUser bool // requests without a token would have the rights of another client's certificate
 }
 
 var errNeedsUser = status.Error(codes.PermissionDenied, "the agent does not lend its client certificate: "+
