@@ -302,7 +302,7 @@ func (c *connection) situation(t *tree, n registry.Network, claim registry.Claim
 	s.Reservations = reservations.Reservations
 	s.Bad = append(s.Bad, more...)
 	read, kept := c.reader(n)
-	lost := c.views.leases(n.Name).Unconfirmed(t, n, read)
+	lost := c.views.leases(n.Name).Unconfirmed(t, n, read, kept)
 	for key, gone := range t.Vanished { // also those that were read before this network's leases were watched
 		if strings.HasPrefix(key, c.keys.leases(n.Name)) && time.Since(gone.At) <= kept.Settle {
 			lost = append(lost, read.Parse(held{lease: gone.Record}))

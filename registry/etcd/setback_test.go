@@ -197,6 +197,28 @@ func TestLostBeforeWatched(t *testing.T) {
 	})
 }
 
+// TestLostSlotsAreGivenUp: a host without a lease follows no leases, and gets a subnet whose lease the store has lost
+// when Settle is over.
+func TestLostSlotsAreGivenUp(t *testing.T) {
+	t.Parallel()
+	s, server := ownStore(t, etcdtest.Options{})
+	n := s.define(t, "10.5.0.0/22")
+	newcomer, host := s.open(t, settle(2*time.Second)), s.open(t)
+	snapshot := server.SaveSnapshot(t)
+	for i := range 3 {
+		acquire(t, host, n, claimOn(n, i+1, uint64(i+1)))
+	}
+	follow(t, newcomer, n, 0, []string{"1", "2", "3"})
+	server.RestoreSnapshot(t, snapshot)
+	ctx := testContext(t)
+	for _, err := newcomer.Acquire(ctx, n, claim(9)); err != nil; _, err = newcomer.Acquire(ctx, n, claim(9)) {
+		if !errors.Is(err, registry.ErrUnavailable) && !errors.Is(err, registry.ErrNetworkFull) ||
+			registry.Sleep(ctx, 50*time.Millisecond) != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestEmptied: all keys are deleted. No reader believes that there are no leases, hosts take their subnets back at once,
 // and newcomers wait for them.
 func TestEmptied(t *testing.T) {

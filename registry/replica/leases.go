@@ -72,6 +72,13 @@ func (v *Leases[R, S]) Watch(
 	return set, index, nil
 }
 
+// isKnown reports whether the leases have been compared before.
+func (v *Leases[R, S]) isKnown() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return !v.belief.Empty()
+}
+
 // pauseBefore returns the time before which t should not be compared, zero for none.
 func (v *Leases[R, S]) pauseBefore(t *Tree[R]) (end time.Time) {
 	v.mu.Lock()
@@ -157,13 +164,17 @@ func (v *Leases[R, S]) Stored(t *Tree[R], n registry.Network, reader LeaseReader
 }
 
 // Unconfirmed returns the known records that t does not have, although they are not known to have been deleted: their
-// hosts may be about to write them again.
-func (v *Leases[R, S]) Unconfirmed(t *Tree[R], n registry.Network, reader LeaseReader[R, S]) []*belief.Record {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.belief.Empty() {
+// hosts may be about to write them again. It compares t first, because a host without a lease watches no leases: records
+// that the store has lost would never be given up.
+func (v *Leases[R, S]) Unconfirmed(
+	t *Tree[R], n registry.Network, reader LeaseReader[R, S], o belief.Options,
+) []*belief.Record {
+	if !v.isKnown() {
 		return nil
 	}
+	_, _, _, _ = v.Compare(t, n, reader, o) // an error changes nothing: see list below
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	l, _ := v.list(t, n, reader) // which is enough
 	return v.belief.Unconfirmed(l)
 }
