@@ -83,6 +83,39 @@ func wantSlot(t *testing.T, set registry.LeaseSet, slot uint64) {
 	}
 }
 
+// TestLostSlotsAreGivenUp: a host without a lease follows no leases, and gets a subnet whose lease the store has lost
+// when Settle is over.
+func TestLostSlotsAreGivenUp(t *testing.T) {
+	t.Parallel()
+	for _, overtaken := range []bool{false, true} {
+		t.Run(fmt.Sprintf("overtaken %t", overtaken), func(t *testing.T) {
+			t.Parallel()
+			server := newServer(t, "")
+			s := &store{server: server, prefix: "leno"}
+			n := putNetwork(t, s, "default", "10.5.0.0/22")
+			newcomer := s.open(t, settle(2*time.Second))
+			data := snapshotOf(t, s)
+			for i := range 3 {
+				leaseAt(t, s, n, i, uint64(i+1))
+			}
+			follow(t, newcomer, n, 0, []uint64{1, 2, 3}, nil)
+			if err := server.admin.Snapshot().Restore(nil, bytes.NewReader(data)); err != nil {
+				t.Fatal(err)
+			}
+			if overtaken {
+				leaseAt(t, s, n, 0, 1)
+				leaseAt(t, s, n, 1, 2)
+			}
+			ctx := testContext(t)
+			for _, err := newcomer.Acquire(ctx, n, claim(9)); err != nil; _, err = newcomer.Acquire(ctx, n, claim(9)) {
+				if registry.Sleep(ctx, 50*time.Millisecond) != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
 // TestRestoreOvertakenForAnyReader: after a restore that another host's write hides, the known leases stay, whichever
 // reader comes first.
 func TestRestoreOvertakenForAnyReader(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/belief"
@@ -97,14 +98,16 @@ func (f *follower) learnRecords(
 	return slices.Collect(maps.Values(f.belief.Records())), f.belief.Marker(), nil
 }
 
-// readAgain reads all leases if the tree was created again since they were read last: nothing else may do that while a
-// host without a lease claims one.
+// readAgain reads all leases if the store was created again or set back since they were read last, and when lost ones
+// may be given up: nothing else may do that while a host without a lease claims one.
 func (f *follower) readAgain(ctx context.Context, kv *kv, made uint64) error {
 	if err := f.mu.Acquire(ctx, 1); err != nil {
 		return err
 	}
 	defer f.mu.Release(1)
-	if f.belief.Empty() || made == 0 || made == f.belief.Marker() {
+	due := f.belief.Due()
+	isSuspect := f.evidence.setBack || f.evidence.suspectLoss || !due.IsZero() && !time.Now().Before(due)
+	if f.belief.Empty() || made == 0 || made == f.belief.Marker() && !isSuspect {
 		return nil
 	}
 	return f.readAll(ctx, kv, false)

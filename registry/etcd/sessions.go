@@ -128,8 +128,8 @@ func (o *sessions) renew(ctx context.Context, s session) error {
 	})
 }
 
-// keepAlive renews the etcd leases of a session. KeepAliveOnce of etcd's client would try again all the time while no
-// server is connected, without a pause.
+// keepAlive renews the etcd leases of a session, that of the record first: if the process ends in between, the record
+// still outlives the session by Hold. KeepAliveOnce of etcd's client would try again without a pause.
 func keepAlive(ctx context.Context, api *clientv3.Client, s session) error {
 	ctx, cancel := context.WithCancel(ctx) // its end ends the stream
 	defer cancel()
@@ -137,7 +137,7 @@ func keepAlive(ctx context.Context, api *clientv3.Client, s session) error {
 	if err != nil {
 		return err
 	}
-	for _, id := range []clientv3.LeaseID{s.alive, s.kept} {
+	for _, id := range []clientv3.LeaseID{s.kept, s.alive} {
 		// After an EOF, Recv returns the reason.
 		if err := stream.Send(&etcdserverpb.LeaseKeepAliveRequest{ID: int64(id)}); err != nil && err != io.EOF {
 			return err

@@ -164,8 +164,8 @@ func (v *Leases[R, S]) Stored(t *Tree[R], n registry.Network, reader LeaseReader
 }
 
 // Unconfirmed returns the known records that t does not have, although they are not known to have been deleted: their
-// hosts may be about to write them again. It compares t first, because a host without a lease watches no leases: records
-// that the store has lost would never be given up.
+// hosts may be about to write them again. It compares t first, because a host without a lease watches no leases:
+// records that the store has lost would never be given up.
 func (v *Leases[R, S]) Unconfirmed(
 	t *Tree[R], n registry.Network, reader LeaseReader[R, S], o belief.Options,
 ) []*belief.Record {
