@@ -54,6 +54,10 @@ func (r *conflictResolver) resolve(ctx context.Context, c registry.Claim, err er
 		return false, err
 	}
 	switch them := rival.Lease; {
+	case errors.Is(err, registry.ErrSetBack) && !c.Running && !c.RecentUse:
+		// This host was away for longer than lease.hold: the other one may have been given the subnet since.
+		r.gaveUpSlot = true
+		return true, nil
 	case errors.Is(err, registry.ErrSetBack):
 		return r.awaitExpiry(ctx, them, err)
 	case them.NodeID == c.NodeID && time.Since(r.lastAnswer) > challengeAgain:

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -334,6 +335,33 @@ func TestStoreSetBackWhileStopped(t *testing.T) {
 		}
 		if value, _ := a.record(before); value != "" {
 			t.Error("the record of before is still there")
+		}
+	})
+}
+
+// TestStoreSetBackWhileAway: a host was away for longer than lease.hold, so that another one may have been given its
+// subnet, and the store was set back: its record has a lower index than that of the first host. When that one returns, it
+// withdraws the subnet at once.
+func TestStoreSetBackWhileAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a").configure(func(o *Options) { o.Settings.Hold = 10 * time.Minute })
+		subnet := netip.MustParsePrefix("10.5.2.0/24")
+		b := a.rival("b", subnet)
+		backup := a.store.Backup()
+		must(t, a.store.Client().Release(t.Context(), b))
+		must(t, os.WriteFile(a.options.SubnetFile, []byte("LENO_SUBNET=10.5.2.1/24\n"), 0o644))
+		if got := a.start().held().Subnet(); got != subnet {
+			t.Fatalf("subnet %s, want %s", got, subnet)
+		}
+		synctest.Wait()
+		a.end()
+		time.Sleep(a.options.Settings.Hold + time.Minute)
+		a.store.Restore(backup)
+		began := time.Now()
+		a.build().start()
+		now, took := a.held().Subnet(), time.Since(began)
+		if now == subnet || took > a.options.Settings.TTL || !slices.Contains(a.changes(), "superseded "+subnet.String()) {
+			t.Errorf("subnet %s after %s, with %q", now, took, a.changes())
 		}
 	})
 }
