@@ -176,7 +176,7 @@ func (c *storeCopy) load(name, path string) (config.Config, error) {
 // placeOf tells the stores of two configurations apart.
 func placeOf(c config.Config) string {
 	if c.Store() == config.StoreEtcd {
-		return fmt.Sprintf("etcd %q %q %q", c.Etcd.Endpoints, c.Etcd.Prefix, c.Etcd.Network)
+		return fmt.Sprintf("%q %s", c.Etcd.Endpoints, c.StoreLocation())
 	}
 	address := c.Consul.ServerAddress()
 	if _, rest, found := strings.Cut(address, "://"); found {
@@ -185,8 +185,7 @@ func placeOf(c config.Config) string {
 	if port, found := strings.CutPrefix(address, "localhost:"); found {
 		address = "127.0.0.1:" + port
 	}
-	return fmt.Sprintf("consul %q %q %q %q %q", address, c.Consul.KVPrefix, c.Consul.Datacenter,
-		c.Consul.Namespace, c.Consul.Partition)
+	return fmt.Sprintf("%q %s", address, c.StoreLocation())
 }
 
 // closeStore ends the connections of a store that has some.

@@ -133,9 +133,7 @@ func (v *verdict) judgeRoutes(n Network) {
 
 // takesPacketsTo reports whether the kernel prefers the route to leno's route to a peer.
 func (r Route) takesPacketsTo(p Peer) bool {
-	return slices.ContainsFunc(p.Subnets, func(s netip.Prefix) bool {
-		return r.Dst.Bits() >= s.Bits() && s.Contains(r.Dst.Addr())
-	})
+	return slices.ContainsFunc(p.Subnets, func(s netip.Prefix) bool { return registry.Contains(s, r.Dst) })
 }
 
 // isLikeHostGW reports whether a route leads to the whole subnet of a host over that host, as those of flannel's

@@ -90,8 +90,7 @@ func ReadRoutes(pools, own []netip.Prefix) ([]Route, error) {
 			out = append(out, Route{Dst: dst, Link: link, Refuses: refuses, Gateway: kernel.ToAddr(r.Gw),
 				Flannel:   flannel.IsLink(link),
 				Connected: r.Protocol == unix.RTPROT_KERNEL,
-				Serves: slices.ContainsFunc(own,
-					func(s netip.Prefix) bool { return s.Bits() <= dst.Bits() && s.Contains(dst.Addr()) })})
+				Serves:    slices.ContainsFunc(own, func(s netip.Prefix) bool { return registry.Contains(s, dst) })})
 		}
 	}
 	return out, nil

@@ -217,20 +217,20 @@ func (f *iptablesFamily) write(
 
 // fingerprint returns a number that changes with the rules of the tables, 0 when there is none.
 func (f *iptablesFamily) fingerprint() uint64 {
-	var number uint64
-	var err error
-	if f.variant == netfilter.VariantLegacy {
-		number, err = netfilter.Fingerprint(f.v6, tableNames(), f.seed)
-	} else {
-		var generation uint32
-		generation, err = netfilter.Generation()
-		number = uint64(generation)
-	}
+	number, err := f.number()
 	if err != nil {
 		f.logger.Trace("tables cannot be compared", "command", f.name(), "error", err)
 		return 0
 	}
 	return number
+}
+
+func (f *iptablesFamily) number() (uint64, error) {
+	if f.variant == netfilter.VariantLegacy {
+		return netfilter.Fingerprint(f.v6, tableNames(), f.seed)
+	}
+	generation, err := netfilter.Generation()
+	return uint64(generation), err
 }
 
 // isTouched reports whether the tables differ from when they agreed. Where they cannot be compared, it leaves that to

@@ -136,8 +136,8 @@ func (d *definitionKeeper) restoreAfter() time.Duration {
 	return p.RestoreRemembered + rand.N(p.RestoreRemembered)
 }
 
-// rememberedDefinition returns the definition that an earlier process wrote down, or nil if there is none. c
-// is the configuration of this process.
+// rememberedDefinition returns the definition that an earlier process wrote down, or nil if there is none. c is the
+// configuration of this process.
 func rememberedDefinition(c config.Config, network string) *belief.Definition {
 	before, err := state.Load(c.DataDir, network)
 	if err != nil || len(before.Record) == 0 {

@@ -72,13 +72,6 @@ func (v *Leases[R, S]) Watch(
 	return set, index, nil
 }
 
-// isKnown reports whether the leases have been compared before.
-func (v *Leases[R, S]) isKnown() bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return !v.belief.Empty()
-}
-
 // pauseBefore returns the time before which t should not be compared, zero for none.
 func (v *Leases[R, S]) pauseBefore(t *Tree[R]) (end time.Time) {
 	v.mu.Lock()
@@ -95,6 +88,11 @@ func (v *Leases[R, S]) Compare(t *Tree[R], n registry.Network, reader LeaseReade
 	set registry.LeaseSet, index uint64, again time.Time, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	return v.compareLocked(t, n, reader, o)
+}
+
+func (v *Leases[R, S]) compareLocked(t *Tree[R], n registry.Network, reader LeaseReader[R, S], o belief.Options) (
+	set registry.LeaseSet, index uint64, again time.Time, err error) {
 	if v.tree != nil && t.SetBack == v.tree.SetBack && t.Revision < v.tree.Revision {
 		t = v.tree // another call has compared a later one
 	}
@@ -169,12 +167,12 @@ func (v *Leases[R, S]) Stored(t *Tree[R], n registry.Network, reader LeaseReader
 func (v *Leases[R, S]) Unconfirmed(
 	t *Tree[R], n registry.Network, reader LeaseReader[R, S], o belief.Options,
 ) []*belief.Record {
-	if !v.isKnown() {
-		return nil
-	}
-	_, _, _, _ = v.Compare(t, n, reader, o) // an error changes nothing: see list below
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	l, _ := v.list(t, n, reader) // which is enough
+	if v.belief.Empty() {
+		return nil
+	}
+	_, _, _, _ = v.compareLocked(t, n, reader, o) // after an error, what was known stays
+	l, _ := v.list(t, n, reader)                  // which is enough
 	return v.belief.Unconfirmed(l)
 }

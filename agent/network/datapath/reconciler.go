@@ -362,7 +362,7 @@ func (r *Reconciler) Remove(ctx context.Context, before state.Network) error {
 // old datapath as its own and changes what differs.
 func covers(pools, old []netip.Prefix) bool {
 	return !slices.ContainsFunc(old, func(o netip.Prefix) bool {
-		return !slices.ContainsFunc(pools, func(p netip.Prefix) bool { return p.Bits() <= o.Bits() && p.Contains(o.Addr()) })
+		return !slices.ContainsFunc(pools, func(p netip.Prefix) bool { return registry.Contains(p, o) })
 	})
 }
 
