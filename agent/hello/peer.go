@@ -23,8 +23,10 @@ const (
 
 	// Received messages of one peer: those above these limits are ignored.
 	mostPerSec, mostAtOnce = 8, 24
-	// Answers to all peers together: questions above these limits are not answered. They count as received.
-	mostAnswersPerSec, mostAnswersAtOnce = 30, 300
+	// Answers to all peers together: questions above these limits are not answered. They count as received. Questions
+	// that do not show the nonce of this process, which anybody can send, have limits of their own.
+	mostAnswersPerSec, mostAnswersAtOnce           = 25, 250
+	mostOtherAnswersPerSec, mostOtherAnswersAtOnce = 5, 50
 
 	// summaryPause is the shortest time from one summary to the same peer to the next.
 	summaryPause = 30 * time.Second
@@ -35,11 +37,9 @@ type peer struct {
 	outgoing
 	incoming
 	announced
-	// Messages that show the nonce of this process, which only the peer knows, are not lost in a flood of others that
-	// name its address.
-	proven, others limit
-	summary        api.HostSummary
-	hasNews        bool
+	messages limits
+	summary  api.HostSummary
+	hasNews  bool
 }
 
 // outgoing is what this process has sent to the peer.
@@ -57,7 +57,6 @@ type outgoing struct {
 // incoming is what has arrived of the peer's process.
 type incoming struct {
 	nonce      uint64 // 0 for none
-	former     uint64 // of its process before
 	last, bits uint32
 	base       uint32 // messages up to this one do not count
 	heard      time.Time
@@ -77,6 +76,10 @@ type limit struct {
 	tokens   float64 // messages that may be handled now
 	refilled time.Time
 }
+
+// limits keeps messages that show the nonce of this process, which only the peer knows, from being lost in a flood of
+// others that name its address.
+type limits struct{ proven, others limit }
 
 // View is what is known of one address of a peer.
 type View struct {
@@ -100,12 +103,15 @@ func (p *peer) view(now time.Time) View {
 // isSilent reports whether nothing has arrived for longer than the peer said.
 func (p *peer) isSilent(now time.Time) bool { return now.Sub(p.heard) > p.pause+silence }
 
+// isRecent reports whether a message that was sent is one of those whose times are known.
+func (p *peer) isRecent(seq uint32) bool { return p.seq-seq < uint32(len(p.sent)) }
+
 // admits reports whether one more message from the peer's address may be handled now.
 func (p *peer) admits(now time.Time, isProven bool) bool {
 	if isProven {
-		return p.proven.admits(now, mostPerSec, mostAtOnce)
+		return p.messages.proven.admits(now, mostPerSec, mostAtOnce)
 	}
-	return p.others.admits(now, mostPerSec, mostAtOnce)
+	return p.messages.others.admits(now, mostPerSec, mostAtOnce)
 }
 
 // admits reports whether one more message may be handled now.
@@ -140,17 +146,21 @@ func (p *peer) answerOther(m message, nonce uint64) message {
 }
 
 // receive counts a message of the peer. own is the nonce of this process. It reports whether the message is one that
-// this process can believe: not a repeated one, not one of a former process, and no answer to someone else.
+// this process can believe: not a repeated one, and no answer to someone else.
+//
+// Another process of the peer counts instead of the one before when it says that it has received one of the latest
+// messages, or when nothing else is heard of the peer. If that was wrong, because the message was forged or old,
+// it ends with the next message of the process that lives.
 func (p *peer) receive(m message, own uint64, now time.Time) bool {
 	isToUs := m.echo == own
 	switch {
-	case m.nonce == own, m.nonce == p.former, !m.asks && !isToUs, isToUs && m.last > p.seq:
+	case m.nonce == own, !m.asks && !isToUs, isToUs && m.last > p.seq:
 		return false
-	case m.nonce != p.nonce && (p.nonce == 0 || isToUs || p.isSilent(now)):
-		p.former, p.nonce = p.nonce, m.nonce
+	case m.nonce != p.nonce && (p.nonce == 0 || isToUs && p.isRecent(m.last) || p.isSilent(now)):
+		p.nonce = m.nonce
 		p.last, p.bits, p.base = m.seq-1, 0, m.seq-1
 		p.acked, p.ackBits, p.ackAt = 0, 0, time.Time{}
-		p.floor, p.told = p.seq, 0
+		p.floor, p.announced = p.seq, announced{}
 	case m.nonce != p.nonce:
 		return true // a new process, perhaps: it is answered, and counts when it echoes that
 	}
@@ -188,7 +198,7 @@ func (p *peer) count(seq uint32) bool {
 // has arrived.
 func (p *peer) acknowledge(m message, now time.Time) {
 	p.acked, p.ackBits, p.ackAt = m.last, m.received, now
-	if m.last != 0 && p.seq-m.last < uint32(len(p.sent)) {
+	if m.last != 0 && p.isRecent(m.last) {
 		p.arrived = p.sent[m.last%32]
 	}
 	if d := m.last - p.tellingSeq; p.telling != 0 && m.last >= p.tellingSeq && d < 32 && m.received>>d&1 != 0 {

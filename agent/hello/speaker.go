@@ -71,7 +71,7 @@ type Speaker struct {
 	number   int     // of summary, 0 for none
 	spare    float64 // bytes that may be sent for summaries now
 	refilled time.Time
-	answers  limit
+	answered limits
 }
 
 // NewSpeaker returns a Speaker that uses at most so many bytes a second for summaries, except for the first ones.
@@ -206,9 +206,10 @@ func (s *Speaker) receive(from netip.Addr, b []byte) {
 	if err != nil {
 		return
 	}
+	isProven := m.echo == s.nonce
 	s.mu.Lock()
 	p := s.peers[from]
-	if p == nil || !p.admits(now, m.echo == s.nonce) || !p.receive(m, s.nonce, now) {
+	if p == nil || !p.admits(now, isProven) || !p.receive(m, s.nonce, now) {
 		s.mu.Unlock()
 		return
 	}
@@ -216,17 +217,26 @@ func (s *Speaker) receive(from netip.Addr, b []byte) {
 		p.hear(m, now)
 	}
 	socket := s.socket(from)
-	if !m.asks || socket == nil || !s.answers.admits(now, mostAnswersPerSec, mostAnswersAtOnce) {
+	if !m.asks || socket == nil || !s.answers(now, isProven) {
 		s.mu.Unlock()
 		return
 	}
 	var answer message
 	if m.nonce == p.nonce {
 		answer = p.next(now, s.nonce)
+		s.tell(p, &answer, len(m.summary), now)
 	} else {
 		answer = p.answerOther(m, s.nonce)
+		answer.pause = s.pause
 	}
-	s.tell(p, &answer, len(m.summary), now)
 	s.mu.Unlock()
 	_ = socket.Send(from, answer.marshal())
+}
+
+// answers reports whether one more question may be answered now. The caller holds mu.
+func (s *Speaker) answers(now time.Time, isProven bool) bool {
+	if isProven {
+		return s.answered.proven.admits(now, mostAnswersPerSec, mostAnswersAtOnce)
+	}
+	return s.answered.others.admits(now, mostOtherAnswersPerSec, mostOtherAnswersAtOnce)
 }

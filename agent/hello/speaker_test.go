@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -201,17 +202,19 @@ func TestSummary(t *testing.T) {
 	})
 }
 
+// question returns a message that asks, as the process with the nonce sends it.
+func question(nonce, echo uint64, seq, last uint32) []byte {
+	m := make([]byte, hello.MessageLen-48)
+	m[0], m[1] = 1, 1
+	binary.BigEndian.PutUint32(m[4:], seq)
+	binary.BigEndian.PutUint64(m[8:], nonce)
+	binary.BigEndian.PutUint64(m[16:], echo)
+	binary.BigEndian.PutUint32(m[24:], last)
+	return m
+}
+
 // TestBadInput: what a stranger, a liar or another time sends changes nothing and is answered by nothing that is longer.
 func TestBadInput(t *testing.T) {
-	question := func(nonce, echo uint64, seq, last uint32) []byte {
-		m := make([]byte, hello.MessageLen-48)
-		m[0], m[1] = 1, 1
-		binary.BigEndian.PutUint32(m[4:], seq)
-		binary.BigEndian.PutUint64(m[8:], nonce)
-		binary.BigEndian.PutUint64(m[16:], echo)
-		binary.BigEndian.PutUint32(m[24:], last)
-		return m
-	}
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t)
 		p.exchange(6)
@@ -262,6 +265,86 @@ func TestBadInput(t *testing.T) {
 		p.expect(a, "to 0.00, from 0.00")
 		p.expect(b, "to 0.00, from 0.00")
 	})
+}
+
+// TestWrongProcess: a message of a process that does not live, or of a host that had the address for some time, hides the
+// process that lives for a moment at most.
+func TestWrongProcess(t *testing.T) {
+	for name, happens := range map[string]func(p *pair){
+		"a message is forged while the peer is silent": func(p *pair) {
+			p.wire.Lose = func(_, _ netip.Addr) bool { return true }
+			p.exchange(8)
+			p.wire.Lose = nil
+			p.wire.Inject(hellotest.Packet{From: b, To: a, Message: question(77, 0, 1, 0)})
+		},
+		"a message of a process long ago arrives": func(p *pair) {
+			packets := p.wire.Packets()
+			old := packets[slices.IndexFunc(packets, func(x hellotest.Packet) bool { return x.From == b && x.Message[1]&1 == 1 })]
+			for range 2 {
+				p.start(b)
+				p.exchange(6)
+			}
+			p.wire.Inject(old)
+		},
+		"another host has the address for some time": func(p *pair) {
+			first := p.speakers[b]
+			p.start(b)
+			p.exchange(6)
+			if err := p.speakers[b].Follow(p.t.Context(), hello.State{}); err != nil {
+				p.t.Fatal(err)
+			}
+			p.speakers[b] = first
+			if err := first.Follow(p.t.Context(), hello.State{}); err != nil { // closes its socket, which the wire has given away
+				p.t.Fatal(err)
+			}
+			p.follow(b, api.HostSummary{})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPair(t)
+				p.exchange(6)
+				happens(p)
+				p.follow(b, api.HostSummary{Version: "later"})
+				p.exchange(20)
+				p.expect(a, "to 0.00, from 0.00")
+				p.expect(b, "to 0.00, from 0.00")
+				if got := p.speakers[a].Of(b).Summary.Version; got != "later" {
+					t.Errorf("the version is %q", got)
+				}
+			})
+		})
+	}
+}
+
+// TestSummaryArrives: a host that did not get a changed summary does not count as one that has it.
+func TestSummaryArrives(t *testing.T) {
+	for name, happens := range map[string]func(p *pair){
+		"a question with room for it is forged": func(p *pair) {
+			long := append(question(77, 0, 1, 0), make([]byte, 1000)...)
+			p.wire.Inject(hellotest.Packet{From: b, To: a, Message: long})
+		},
+		"the peer starts again after it was told": func(p *pair) {
+			p.speakers[a].Ask(b)
+			p.start(b)
+			p.speakers[b].Ask(a)
+			time.Sleep(4 * time.Second)
+			p.speakers[b].Ask(a)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPair(t)
+				p.exchange(12)
+				p.follow(a, api.HostSummary{Version: "changed"})
+				happens(p)
+				p.exchange(20)
+				if got := p.speakers[b].Of(a); got.Summary.Version != "changed" {
+					t.Errorf("b has the summary %+v, and news: %t", got.Summary, got.HasNews)
+				}
+			})
+		})
+	}
 }
 
 // TestFlood: a peer that sends a thousand messages at once is answered a few times, and its next message in time counts.
@@ -332,7 +415,7 @@ func TestFloodOfMany(t *testing.T) {
 			t.Errorf("%d bytes were sent", sent)
 		}
 		time.Sleep(time.Minute)
-		for range 8 {
+		for range 12 {
 			for _, s := range speakers {
 				s.Ask(a)
 			}
@@ -341,6 +424,36 @@ func TestFloodOfMany(t *testing.T) {
 		for i, s := range speakers {
 			if v := s.Of(a); show(v.ToPeer) != "0.00" || show(v.FromPeer) != "0.00" {
 				t.Fatalf("peer %d: loss to %s, from %s", i, show(v.ToPeer), show(v.FromPeer))
+			}
+		}
+	})
+}
+
+// TestFloodOfOthers: questions that others send in the names of many peers do not take the answers of those that have
+// proven themselves.
+func TestFloodOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPair(t)
+		peers := []netip.Addr{b}
+		for i := range 100 {
+			peers = append(peers, netip.AddrFrom4([4]byte{10, 5, 100, byte(i)}))
+		}
+		if err := p.speakers[a].Follow(t.Context(), hello.State{Own: []netip.Addr{a}, Peers: peers, Pause: pause}); err != nil {
+			t.Fatal(err)
+		}
+		p.exchange(6)
+		for i := range 30 {
+			asked := time.Now()
+			for j := range 1000 { // 250 a second
+				from := peers[1+j%100]
+				p.wire.Inject(hellotest.Packet{From: from, To: a, Message: question(uint64(100+j), 0, uint32(i+1), 0)})
+				if j < 100 && j%40 == 0 {
+					p.speakers[b].Ask(a)
+				}
+				time.Sleep(4 * time.Millisecond)
+			}
+			if p.speakers[b].Of(a).Arrived.Before(asked) {
+				t.Fatalf("in round %d, b got no answer", i)
 			}
 		}
 	})
