@@ -86,6 +86,7 @@ type Sending struct {
 	Sent, Answered int
 	Full           int    // bytes of full-size packets, 0 if none were sent
 	FullAnswered   bool   //
+	IsRefused      bool   // by the destination, where no program has the port, or by a rule on the way
 	Reason         string // an error that came back, or why none were sent
 }
 

@@ -40,6 +40,7 @@ func Judge(f Facts) api.Trace {
 		}
 	case j.isAnswered:
 		out.Arrived = api.ArrivedYes
+	case f.Sent.IsRefused && !j.hasLost():
 	case f.Protocol != "udp": // most programs do not answer a datagram that they do not understand
 		out.Arrived = api.ArrivedNo
 	}
@@ -59,6 +60,8 @@ func (s Sending) text() string {
 		out += fmt.Sprintf(": %d answered", s.Answered)
 	case s.Answered > 0:
 		out += ": answered"
+	case s.IsRefused:
+		out += ": refused"
 	default:
 		out += ": no answer"
 	}
@@ -313,6 +316,8 @@ func (j *judgement) addAnswer(t api.Trace) {
 	case j.isAnswered && j.Sent.Full > 0 && !j.Sent.FullAnswered:
 		status, do = api.HopWarning, "lower the MTU: see the stage before"
 	case j.isAnswered:
+	case j.Sent.IsRefused && !j.hasLost():
+		status, saw = api.HopUnknown, saw+": no program there has the port, or a rule refuses such packets"
 	case t.Arrived == api.ArrivedUnknown:
 		status, saw = api.HopUnknown, saw+": the program there may ignore such packets"
 	case j.hasLost():

@@ -207,6 +207,24 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// TestRefused: a refused connection does not prove that packets reach the other host.
+func TestRefused(t *testing.T) {
+	f := goodFacts(t)
+	f.Protocol, f.Port = "tcp", 80
+	f.Sent = Sending{What: "a connection to TCP port 80", Sent: 1, IsRefused: true}
+	got := Judge(f)
+	last := got.Stages[len(got.Stages)-1]
+	if got.Arrived != api.ArrivedUnknown || last.Status != api.HopUnknown || !strings.Contains(last.Saw, "refused: no program there has the port, or a rule") {
+		t.Errorf("arrived %s, %+v", got.Arrived, last)
+	}
+	rule := foreign.Obstacle{Where: "iptables table filter chain FORWARD", Rule: "-p tcp --dport 80 -j REJECT", Advice: "accept them"}
+	f.Rules.Counts = []foreign.Count{{Obstacle: rule, Packets: 1, IsCertain: true}}
+	got = Judge(f)
+	if hop, ok := got.Lost(); got.Arrived != api.ArrivedNo || !ok || hop.Stage != "rules" || hop.Do != rule.Advice {
+		t.Errorf("arrived %s, %+v", got.Arrived, hop)
+	}
+}
+
 // TestJudgeDestination: on the host of the destination, the stages are those of the packets' arrival and of their answers.
 func TestJudgeDestination(t *testing.T) {
 	p, err := Locate(testHost(), api.TraceRequest{Source: addr("10.5.2.2"), Destination: addr("10.5.1.2"), Protocol: "tcp", Port: 80})

@@ -74,7 +74,7 @@ func (r reader) sendEchoes(ctx context.Context, mtu int) Sending {
 	return out
 }
 
-// connect opens a connection, or sends datagrams. A refusal is an answer.
+// connect opens a connection, or sends a datagram. A refusal is no answer: rules refuse packets as hosts do.
 func (r reader) connect(ctx context.Context) Sending {
 	to := netip.AddrPortFrom(r.Destination.Address, uint16(r.Port))
 	out := Sending{What: fmt.Sprintf("a connection to TCP port %d", r.Port), Sent: 1}
@@ -94,7 +94,7 @@ func (r reader) connect(ctx context.Context) Sending {
 	case err == nil:
 		out.Answered = 1
 	case errors.Is(err, unix.ECONNREFUSED):
-		out.Answered, out.Reason = 1, "port closed"
+		out.IsRefused = true
 	case os.IsTimeout(err):
 	default:
 		var call *os.SyscallError
