@@ -48,11 +48,16 @@ type initiation struct {
 	message  []byte
 	at       time.Time
 	answered bool
+	others   int // how many of the other side's wait for its answer
 }
 
 // mostInitiations limits the number of initiations that are kept for one collisionTime. Anyone can send initiations:
 // only the device checks them, later. Initiations beyond the limit are handled as without a collisionBind.
 const mostInitiations = 4096
+
+// mostHeld limits how many initiations from an endpoint wait for the answer to this host's own. The peer sends one;
+// more are forged.
+const mostHeld = 4
 
 // initiations holds the initiations of the last collisionTime. The zero value is ready to use.
 type initiations struct {
@@ -193,10 +198,11 @@ func (b *collisionBind) passes(packet []byte, from conn.Endpoint, now time.Time)
 		return true
 	}
 	own := b.sent.recent(endpoint, now)
-	if own == nil || bytes.Compare(packet, own.message) > 0 {
+	if own == nil || own.others == mostHeld || bytes.Compare(packet, own.message) > 0 {
 		b.passed.add(packet, endpoint, now)
 		return true
 	}
+	own.others++
 	m := heldMessage{bytes.Clone(packet), from}
 	b.hold(own, func(closed <-chan struct{}) {
 		select {

@@ -51,6 +51,28 @@ func TestManyInitiations(t *testing.T) {
 	}
 }
 
+// TestManyHeld: of many smaller initiations that are sent in the name of a peer, only some wait for an answer.
+func TestManyHeld(t *testing.T) {
+	b := newCollisionBind(bindtest.NewChannelBinds()[0])
+	if _, _, err := b.Open(0); err != nil {
+		t.Fatal(err)
+	}
+	const peer = bindtest.ChannelEndpoint(1)
+	now, held := time.Now(), 0
+	b.mayLeave(testInitiation(2), peer, now)
+	for range 1000 {
+		if !b.passes(testInitiation(1), peer, now) {
+			held++
+		}
+	}
+	if held == 0 || held > mostHeld {
+		t.Errorf("%d are held back", held)
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // manyEndpoint is the endpoint of one of many strangers.
 type manyEndpoint int
 
