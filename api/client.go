@@ -62,6 +62,10 @@ type Config struct {
 
 	// MaxBody bounds a response, in bytes. 0 means 64 MB.
 	MaxBody int64
+
+	// MaxObjects bounds the objects of a response, each of which takes about a kilobyte of memory, although it may be
+	// as short as {}. 0 means as many as fit into MaxBody.
+	MaxObjects int
 }
 
 // Client talks to one agent. It is safe for concurrent use. Every method blocks until the agent
@@ -74,7 +78,24 @@ type Client struct {
 	base  *url.URL
 	token func() (string, error)
 	http  *http.Client
-	most  int64 // bytes of a response
+	most  limits
+}
+
+// limits bound a response.
+type limits struct {
+	bytes   int64
+	objects int // 0 for no limit
+}
+
+// check returns an error if a response exceeds a limit.
+func (l limits) check(response []byte) error {
+	switch {
+	case int64(len(response)) > l.bytes:
+		return fmt.Errorf("the answer is larger than %d bytes", l.bytes)
+	case l.objects > 0 && bytes.Count(response, []byte("{")) > l.objects:
+		return fmt.Errorf("the answer has more than %d objects", l.objects)
+	}
+	return nil
 }
 
 // New builds a client. It does not touch anything outside the process. It returns an error if the
@@ -100,7 +121,7 @@ func New(c Config) (*Client, error) {
 	if token == nil {
 		token = func() (string, error) { return c.Token, nil }
 	}
-	return &Client{base: base, token: token, http: &client, most: cmp.Or(c.MaxBody, maxBody)}, nil
+	return &Client{base: base, token: token, http: &client, most: limits{cmp.Or(c.MaxBody, maxBody), c.MaxObjects}}, nil
 }
 
 // parseAddress returns the base URL of an address, and the socket's path if the address names one.
@@ -178,12 +199,12 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any, also 
 		return nil, err
 	}
 	defer resp.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(resp.Body, c.most+1))
-	switch {
-	case err != nil:
+	data, err := io.ReadAll(io.LimitReader(resp.Body, c.most.bytes+1))
+	if err != nil {
 		return nil, fmt.Errorf("%s %s: read the answer: %w", method, path, err)
-	case int64(len(data)) > c.most:
-		return nil, fmt.Errorf("%s %s: the answer is larger than %d bytes", method, path, c.most)
+	}
+	if err := c.most.check(data); err != nil {
+		return nil, fmt.Errorf("%s %s: %w", method, path, err)
 	}
 	if resp.StatusCode/100 != 2 && !slices.Contains(also, resp.StatusCode) {
 		return nil, failure(resp, data)

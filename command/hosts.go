@@ -63,7 +63,7 @@ func (d *doctorCommand) diagnoseAll(ctx context.Context) error {
 	err := d.Agent.CallWithin(ctx, limit, until, func(ctx context.Context, c *api.Client) (err error) {
 		out, err = hosts.Examine(ctx, c, hosts.Options{
 			Network: d.options.Network, Passive: d.options.Passive, Address: d.others, Now: d.Meta.Now,
-			Open: func(address string) (*api.Client, error) { return d.Agent.OpenOther(address, hosts.MaxAnswer) },
+			Open: d.Agent.OpenOther,
 		})
 		return err
 	})

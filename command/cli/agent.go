@@ -123,8 +123,8 @@ func (f *AgentFlags) Open() (*api.Client, error) {
 }
 
 // OpenOther builds a client of the agent on another host, with the same certificates and without the token: only the
-// agent on this host is trusted with it. most bounds its answers, in bytes.
-func (f *AgentFlags) OpenOther(address string, most int64) (*api.Client, error) {
+// agent on this host is trusted with it. Its answers have so many bytes and objects at most.
+func (f *AgentFlags) OpenOther(address string, maxBody int64, maxObjects int) (*api.Client, error) {
 	conf, err := f.tls()
 	if err != nil {
 		return nil, err
@@ -132,7 +132,7 @@ func (f *AgentFlags) OpenOther(address string, most int64) (*api.Client, error) 
 	if conf != nil && !strings.Contains(address, "://") {
 		address = "https://" + address
 	}
-	client, err := api.New(api.Config{Address: address, TLS: conf, MaxBody: most})
+	client, err := api.New(api.Config{Address: address, TLS: conf, MaxBody: maxBody, MaxObjects: maxObjects})
 	if err != nil {
 		return nil, UsageErrorf("%s", err)
 	}

@@ -21,8 +21,10 @@ const (
 	// Longest bounds the examination. Hosts that were not asked by then are judged by what they tell the others.
 	Longest = 2 * time.Minute
 
-	// MaxAnswer bounds the answer of an agent on another host, in bytes. 10,000 hosts take 6 MB.
-	MaxAnswer = 16 << 20
+	// What an agent on another host may answer: so much, and for each host of the network. A host takes about 600 bytes
+	// and 4 objects.
+	answerBytes, bytesPerHost     = 1 << 20, 2 << 10
+	answerObjects, objectsPerHost = 1000, 16
 )
 
 // Placeholders of a peer address.
@@ -58,8 +60,8 @@ type Options struct {
 	Now func() time.Time
 
 	// Open returns a client of the agent on another host. It must not have a token, because that host says which address
-	// it has, and it must limit answers to MaxAnswer.
-	Open func(address string) (*api.Client, error)
+	// it has.
+	Open func(address string, maxBody int64, maxObjects int) (*api.Client, error)
 }
 
 // CheckAddress returns an error if an address of the agents on other hosts does not depend on the host.
@@ -132,7 +134,7 @@ func (e *examination) ask(ctx context.Context, c *api.Client, network string, li
 	for range asking {
 		wg.Go(func() {
 			for h := range others {
-				e.askHost(ctx, network, h)
+				e.askHost(ctx, network, len(list), h)
 			}
 		})
 	}
@@ -164,9 +166,9 @@ func (e *examination) ask(ctx context.Context, c *api.Client, network string, li
 	return out, err
 }
 
-// askHost asks the agent of another host for its paths, and makes it examine its host without sending packets: it tests
-// its paths all the time.
-func (e *examination) askHost(ctx context.Context, network string, h *fleet.Host) {
+// askHost asks the agent of another host, in a network of so many, for its paths, and makes it examine its host without
+// sending packets: it tests its paths all the time.
+func (e *examination) askHost(ctx context.Context, network string, hosts int, h *fleet.Host) {
 	if e.Address == "" {
 		return
 	}
@@ -188,7 +190,8 @@ func (e *examination) askHost(ctx context.Context, network string, h *fleet.Host
 		}
 		address = strings.ReplaceAll(address, ipPlaceholder, ip)
 	}
-	c, err := e.Open(address)
+	maxBody, maxObjects := answerBytes+bytesPerHost*int64(hosts), answerObjects+objectsPerHost*hosts
+	c, err := e.Open(address, maxBody, maxObjects)
 	if err != nil {
 		e.note(h.Node, err)
 		return

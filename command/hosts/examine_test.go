@@ -82,10 +82,10 @@ func (f *agents) examine(o Options) (Diagnosis, error) {
 		f.t.Fatal(err)
 	}
 	o.Now = func() time.Time { return now }
-	o.Open = func(address string) (*api.Client, error) {
+	o.Open = func(address string, maxBody int64, maxObjects int) (*api.Client, error) {
 		for i := range f.servers {
 			if slices.Contains([]string{fmt.Sprintf("http://192.0.2.%d:5366", i+1), fmt.Sprintf("host-%d:80", i+1)}, address) {
-				return api.New(api.Config{Address: f.servers[i].URL, MaxBody: 1 << 20})
+				return api.New(api.Config{Address: f.servers[i].URL, MaxBody: maxBody, MaxObjects: maxObjects})
 			}
 		}
 		return nil, errors.New("no agent at " + address)
@@ -127,7 +127,12 @@ func TestExamine(t *testing.T) {
 			[]string{"packets are lost on every path of host-3, up to 20 %", "host-1: forwarding is off"}},
 		{"too long an answer", Options{Address: "{node}:80"}, func(f *agents) {
 			f.broken[2] = func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 2<<20)) }
-		}, 3, "larger than 1048576 bytes", []string{"packets are lost on every path of host-3, up to 20 %", "host-1, host-3 and host-4: forwarding is off"}},
+		}, 3, "larger than 1056768 bytes", []string{"packets are lost on every path of host-3, up to 20 %", "host-1, host-3 and host-4: forwarding is off"}},
+		{"too many objects in an answer", Options{Address: "{node}:80"}, func(f *agents) {
+			f.broken[2] = func(w http.ResponseWriter, _ *http.Request) {
+				_, _ = w.Write([]byte(`{"hosts":[{}` + strings.Repeat(",{}", 2000) + `]}`))
+			}
+		}, 3, "more than 1064 objects", []string{"packets are lost on every path of host-3, up to 20 %", "host-1, host-3 and host-4: forwarding is off"}},
 		{"no agent of leno", Options{Address: "{node}:80"}, func(f *agents) {
 			f.broken[4] = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }
 		}, 3, "404", []string{"packets are lost on every path of host-3, up to 20 %", "host-1, host-2 and host-3: forwarding is off"}},

@@ -20,8 +20,8 @@ import (
 	"github.com/lenonet/leno/command/cli"
 )
 
-// mostAnswer bounds the answer of the other host's agent, in bytes.
-const mostAnswer = 1 << 20
+// The answer of the other host's agent has so many bytes and objects at most.
+const answerBytes, answerObjects = 1 << 20, 1000
 
 // Spec returns the command trace.
 func Spec(m cli.Meta) cli.Spec {
@@ -181,7 +181,7 @@ func (t *tracer) traceThere(ctx context.Context, other api.TraceEnd, r api.Trace
 	if address == "" {
 		return api.Trace{}, errors.New("it has no address")
 	}
-	client, err := t.Agent.OpenOther(address, mostAnswer)
+	client, err := t.Agent.OpenOther(address, answerBytes, answerObjects)
 	if err != nil {
 		return api.Trace{}, err
 	}
