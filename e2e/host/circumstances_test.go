@@ -77,7 +77,7 @@ func circumstances() map[string]circumstance {
 			check: "firewall", words: []string{"holds the lock of iptables", "fuser -v /run/xtables.lock"}, cure: "kill $(cat /run/holder)"},
 		"`data_dir` is read-only": {network: vxlan, script: "mount -o remount,bind,ro /var/lib\n" + mounts.Run,
 			check: "data_dir", words: []string{"read-only file system", "make its file system writable"}, cure: "mount -o remount,bind,rw /var/lib"},
-		"`data_dir` is full": {network: vxlan, script: "mkdir -p /var/lib/leno; mount -t tmpfs -o size=16k,mode=755 x /var/lib/leno; head -c 1M /dev/zero >/var/lib/leno/filler 2>/dev/null || :\n" + mounts.Run,
+		"`data_dir` is full": {network: vxlan, script: "mkdir -p /var/lib/leno; mount -t tmpfs -o size=1m,mode=755 x /var/lib/leno; head -c 2M /dev/zero >/var/lib/leno/filler 2>/dev/null || :\n" + mounts.Run,
 			check: "data_dir", words: []string{"no space left", "free space"}, cure: "rm /var/lib/leno/filler"},
 		"`/run` is read-only": {network: vxlan, script: "mount -o remount,bind,ro /run\n" + mounts.Run,
 			check: "subnet_file", words: []string{"read-only file system", "make its file system writable"}, cure: "mount -o remount,bind,rw /run"},
