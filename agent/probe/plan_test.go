@@ -329,6 +329,22 @@ func TestLossOfAllFull(t *testing.T) {
 	}
 }
 
+// TestSilenceOfGateway checks that all lost packets to the gateway of a peer's containers count, if no error arrives either:
+// whether the peer drops echo requests shows after more than one.
+func TestSilenceOfGateway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, err := Normalize(api.ProbeRequest{Count: 5})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := way{path: api.PathOverlay, to: peer4, mtu: 1500, hops: 1, hostPrefixes: hostPrefixes([]netip.Addr{peer4})}
+		got := measure(t.Context(), &lossyPinger{}, w, r)
+		if want := (api.ProbedSize{Bytes: r.Small, Sent: 6}); got.Small != want {
+			t.Errorf("%+v, want %+v", got.Small, want)
+		}
+	})
+}
+
 // TestInterrupted checks that a path not probed in time says so, and that finished results stay.
 func TestInterrupted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // the time that a busy machine takes does not count

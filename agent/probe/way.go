@@ -95,11 +95,14 @@ func (m *measurement) probeSizes(ctx context.Context) {
 	small, full := &m.out.Small, &m.out.Full
 	m.sendSeries(ctx, small)
 	if small.Answered == 0 && len(m.way.hostPrefixes) > 0 && retry.Sleep(ctx, errorPause) == nil {
+		sent := small.Sent
 		*small = api.ProbedSize{Bytes: small.Bytes}
 		if m.probeByError(ctx) {
 			return
 		}
-		m.sendOne(ctx, small)
+		if m.sendOne(ctx, small); small.Answered == 0 {
+			small.Sent += sent // no error was missing: they are lost, too
+		}
 	}
 	if small.Answered == 0 {
 		return
