@@ -12,37 +12,56 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// TestDirections loses packets in one direction.
+// TestDirections loses packets in one direction, with every backend that has a tunnel.
 func TestDirections(t *testing.T) {
 	t.Parallel()
-	w := open(t, 6)
-	for _, do := range []func(*patient) error{(*patient).directions, (*patient).losesSome} {
-		p := w.admit(3, `"vxlan" {}`)
-		w.visit(p, func() error { return do(p) })
+	w := open(t, 12)
+	tunnel := func(port int) carried {
+		udp := fmt.Sprintf("udp dport %d", port)
+		return carried{"ip saddr ADDR0 " + udp, "ip daddr ADDR0 " + udp, udp}
 	}
+	for _, of := range []struct {
+		backend string
+		carried carried
+	}{
+		{`"vxlan" {}`, tunnel(8472)},
+		{`"udp" { port = 8285 }`, tunnel(8285)},
+		{`"wireguard" { listen_port = 51820 }`, tunnel(51820)},
+	} {
+		p := w.admit(3, of.backend)
+		w.visit(p, func() error { return p.directions(of.carried) })
+	}
+	p := w.admit(3, `"vxlan" {}`)
+	w.visit(p, p.losesSome)
 	if err := w.runs.Wait(); err != nil {
 		t.Error(err)
 	}
 }
 
-// directions drops one direction of the tunnel between two of three hosts, then everything that one of them sends and
+// carried are nft expressions for the packets of a network as a backend carries them from host 0, to host 0, and in a host's
+// input.
+type carried struct{ fromHost0, toHost0, all string }
+
+// directions drops one direction of what the backend carries between two of three hosts, then everything that one of them
 // receives, and checks that all of them show the right direction.
-func (p *patient) directions() error {
+func (p *patient) directions(c carried) error {
 	if err := p.start(); err != nil {
 		return err
 	}
+	drop := func(hook, packets string) func(*patient) error { return on(1, rule(hook, packets+" drop")) }
 	if err := p.knowsDirections(); err != nil {
 		return err
 	}
 	for _, f := range []struct {
-		name, script string
-		of0, of1     direction
+		name     string
+		seed     func(*patient) error
+		of0, of1 direction
 	}{
-		{"to host 1, by its rule", rule("input", "ip saddr ADDR0 udp dport 8472 drop"), toPeer, fromPeer},
-		{"from host 1, by its rule", rule("output", "ip daddr ADDR0 udp dport 8472 drop"), fromPeer, toPeer},
+		{"to host 1, by its rule", drop("prerouting", c.fromHost0), toPeer, fromPeer},
+		{"from host 1, by its rule", drop("postrouting", c.toHost0), fromPeer, toPeer},
 	} {
 		began := time.Now()
-		if err := on(1, f.script)(p); err != nil {
+		if err := f.seed(p); err != nil {
 			return err
 		}
 		if err := p.showsDirection(0, 1, f.of0); err != nil {
@@ -51,7 +70,7 @@ func (p *patient) directions() error {
 		if err := p.showsDirection(1, 0, f.of1); err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
 		}
-		p.w.t.Logf("%s: shown after %s", f.name, time.Since(began).Round(time.Second))
+		p.w.t.Logf("%s, %s: shown after %s", p.network, f.name, time.Since(began).Round(time.Second))
 		if err := on(1, flush)(p); err != nil {
 			return err
 		}
@@ -59,12 +78,12 @@ func (p *patient) directions() error {
 		if err := p.knowsDirections(); err != nil {
 			return fmt.Errorf("%s, cured: %w", f.name, err)
 		}
-		p.w.t.Logf("%s: the end is shown after %s", f.name, time.Since(began).Round(time.Second))
+		p.w.t.Logf("%s, %s: the end is shown after %s", p.network, f.name, time.Since(began).Round(time.Second))
 	}
 	if err := p.onlyMessages(); err != nil {
 		return err
 	}
-	if err := on(1, rule("input", "udp dport 8472 drop"))(p); err != nil {
+	if err := drop("prerouting", c.all)(p); err != nil {
 		return err
 	}
 	err := lab.WaitFor(p.w.ctx, p.hosts[1].Name+" to be cut off", func(ctx context.Context) error {
