@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -42,6 +43,18 @@ func (p *patient) crowded() error {
 		}
 		return nil
 	}
+	m, seeded := measurement{name: "the table of connections is full"}, time.Now()
+	err = lab.WaitFor(p.w.ctx, "the status to show the table of connections", func(ctx context.Context) error {
+		text, _ := h.Leno(ctx, "status", "-address=unix://"+socket) // the exit code says that something is wrong
+		if plain := strings.Join(strings.Fields(text), " "); !strings.Contains(plain, "the kernel's table of connections is full") {
+			return fmt.Errorf("the status is %s", text)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	m.shown = time.Since(seeded)
 	remedy := ""
 	err = lab.WaitFor(p.w.ctx, "doctor to name the table of connections", func(ctx context.Context) error {
 		var d api.Diagnosis
@@ -55,21 +68,21 @@ func (p *patient) crowded() error {
 			return fmt.Errorf("it says %s", lines(d.Findings))
 		}
 		remedy = found[i].Do
-		text, _ := h.Leno(ctx, "status", "-address=unix://"+socket) // the exit code says that something is wrong
-		if plain := strings.Join(strings.Fields(text), " "); !strings.Contains(plain, "table of connections is full") {
-			return fmt.Errorf("the status is %s", text)
-		}
 		return nil
 	})
 	if err != nil {
 		return err
 	}
+	m.named = time.Since(seeded)
 	p.w.t.Cleanup(func() { setLimit(p.w, fmt.Sprintf("sysctl -w net.netfilter.nf_conntrack_max=%d", limit)) })
 	setLimit(p.w, strings.Split(remedy+"``", "`")[1])
-	if err := p.isWell(); err != nil {
+	cured := time.Now()
+	if err := p.recovers(); err != nil {
 		return err
 	}
-	return p.showsPath(api.PathReached)
+	m.passing = time.Since(cured)
+	p.w.add(m)
+	return nil
 }
 
 // setLimit runs a command on the machine.

@@ -30,6 +30,7 @@ func TestConsul(t *testing.T) {
 	if err := w.runs.Wait(); err != nil {
 		t.Error(err)
 	}
+	w.summarize()
 }
 
 // inConsul tests the faults. copied is the host that becomes a copy of the first one.
@@ -89,25 +90,54 @@ func configuredInConsul(policy string) []fault {
 			want{check: "lease", network: "NETWORK", shown: "lease", words: []string{"whatever the token", "from http_config.block_endpoints"}}},
 		{"Consul's servers do not accept `lease.ttl`", both(inServer("session_ttl_min", "20s"), (*patient).endSession), inServer("session_ttl_min", "10s"),
 			want{check: "lease", network: "NETWORK", shown: "lease", words: []string{"lease.ttl is 10s", "set lease.ttl to at least 20s on every host, or session_ttl_min of Consul's servers to at most 10s"}}},
+		{"the agent's token was deleted", (*patient).deleteToken, (*patient).newToken,
+			want{check: "consul", shown: "lease", words: []string{"ACL not found", "give the agent a token with the rules of examples/consul/policy.hcl (consul.token_file)"}}},
+		{"a right in Consul is missing", configured(0, plain), func(p *patient) error { return configured(0, withToken(p.secret))(p) },
+			want{check: "acl", shown: "lease", words: []string{"the agent has no token", "create a token with the rules of examples/consul/policy.hcl, and set consul.token_file"}}},
 		{"the clock of a host was ahead", (*patient).setAhead, both(typed(0), (*patient).areKeysNew),
 			want{check: "keys", warning: true, network: "NETWORK", shown: "keys", words: []string{"in the future on this host", "set the clocks of all hosts, and run `leno network switch NETWORK -rotate-keys`"}}},
 	}
 }
 
+// session returns the ID of the session of a host.
+func (p *patient) session(h *lab.Host) (string, error) {
+	sessions, _, err := p.w.Consul.Client().Session().List(&consul.QueryOptions{Token: rootToken})
+	for _, s := range sessions {
+		if s.Name == "leno/"+p.network+"/"+h.Name {
+			return s.ID, nil
+		}
+	}
+	return "", fmt.Errorf("no session of %s: %+v, %w", h.Name, sessions, err)
+}
+
 // endSession ends the session of the first host.
 func (p *patient) endSession() error {
-	client := p.w.Consul.Client().Session()
-	sessions, _, err := client.List(&consul.QueryOptions{Token: rootToken})
+	id, err := p.session(p.hosts[0])
+	if err == nil {
+		_, err = p.w.Consul.Client().Session().Destroy(id, &consul.WriteOptions{Token: rootToken})
+	}
+	return err
+}
+
+// deleteToken deletes the token of the first host.
+func (p *patient) deleteToken() error {
+	acl := p.w.Consul.Client().ACL()
+	token, _, err := acl.TokenReadSelf(&consul.QueryOptions{Token: p.secret})
+	if err == nil {
+		_, err = acl.TokenDelete(token.AccessorID, &consul.WriteOptions{Token: rootToken})
+	}
+	return err
+}
+
+// newToken creates a token with the policy of the first host, and starts its agent with it.
+func (p *patient) newToken() error {
+	token, _, err := p.w.Consul.Client().ACL().TokenCreate(&consul.ACLToken{Policies: []*consul.ACLTokenPolicyLink{{ID: p.policy}}},
+		&consul.WriteOptions{Token: rootToken})
 	if err != nil {
 		return err
 	}
-	for _, s := range sessions {
-		if s.Name == "leno/"+p.network+"/"+p.hosts[0].Name {
-			_, err := client.Destroy(s.ID, &consul.WriteOptions{Token: rootToken})
-			return err
-		}
-	}
-	return fmt.Errorf("no session of %s: %+v", p.hosts[0].Name, sessions)
+	p.secret = token.SecretID
+	return configured(0, withToken(p.secret))(p)
 }
 
 // setAhead writes the time of the last switch as a host would have done whose clock was ahead.

@@ -31,6 +31,7 @@ type want struct {
 	also                 []string // checks of other faults that must be reported as well
 	shown                string   // the check of health that shows it without being asked, "" for none
 	path                 string   // the state of the path to the second host that is shown without being asked, "" for the usual one
+	whyPassing           string   // why nothing shows it without being asked: all checks are passing
 }
 
 // examine returns what doctor reports on the host.

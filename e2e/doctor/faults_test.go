@@ -3,7 +3,9 @@ package doctor
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
 	"regexp"
 	"slices"
 	"strings"
@@ -80,51 +82,102 @@ func ended(cleanup string) func(*patient) error {
 // isWell blocks until doctor on the first host finds nothing.
 func (p *patient) isWell() error { return p.w.well(p.hosts[0]) }
 
-// treat causes each fault, checks that doctor names it, repairs it, and checks that doctor no
-// longer reports it.
+// treat causes each fault, checks that it is shown without being asked and that doctor names it, repairs it, and checks that
+// nothing reports it any more.
 func (p *patient) treat(faults ...fault) error {
 	for _, f := range faults {
-		if err := f.seed(p); err != nil {
-			return fmt.Errorf("%s: seed: %w", f.name, err)
-		}
-		if err := p.finds(f.want); err != nil {
+		if err := p.treatOne(f); err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
-		}
-		began := time.Now()
-		if err := p.shows(f.want); err != nil {
-			return fmt.Errorf("%s: %w", f.name, err)
-		}
-		p.w.t.Logf("%s: shown without being asked %s later", f.name, time.Since(began).Round(10*time.Millisecond))
-		if f.cure == nil {
-			continue
-		}
-		if err := f.cure(p); err != nil {
-			return fmt.Errorf("%s: cure: %w", f.name, err)
-		}
-		if err := p.w.well(p.hosts[0]); err != nil {
-			return fmt.Errorf("%s, cured: %w", f.name, err)
-		}
-		if err := p.showsPath(api.PathReached); err != nil {
-			return fmt.Errorf("%s, cured: %w", f.name, err)
 		}
 	}
 	return nil
 }
 
+func (p *patient) treatOne(f fault) error {
+	if err := f.seed(p); err != nil {
+		return fmt.Errorf("seed: %w", err)
+	}
+	m := measurement{name: f.name}
+	seeded := time.Now()
+	if err := p.shows(f.want); err != nil {
+		return err
+	}
+	if f.want.whyPassing == "" {
+		m.shown = time.Since(seeded)
+	}
+	if err := p.finds(f.want); err != nil {
+		return err
+	}
+	m.named = time.Since(seeded)
+	if f.want.whyPassing != "" {
+		if err := p.isPassing(); err != nil {
+			return fmt.Errorf("although %s: %w", f.want.whyPassing, err)
+		}
+	}
+	if f.cure == nil {
+		p.w.add(m)
+		return nil
+	}
+	cured := time.Now()
+	if err := f.cure(p); err != nil {
+		return fmt.Errorf("cure: %w", err)
+	}
+	if err := p.recovers(); err != nil {
+		return fmt.Errorf("cured: %w", err)
+	}
+	m.passing = time.Since(cured)
+	p.w.add(m)
+	return nil
+}
+
+// recovers blocks until the first host shows nothing of a fault: health is passing, the path to the second host is reached,
+// and doctor finds nothing.
+func (p *patient) recovers() error {
+	if err := p.isPassing(); err != nil {
+		return err
+	}
+	if err := p.showsPath(api.PathReached); err != nil {
+		return err
+	}
+	return p.isWell()
+}
+
+// isPassing blocks until all checks of the first host are passing.
+func (p *patient) isPassing() error {
+	h := p.hosts[0]
+	return lab.WaitFor(p.w.ctx, "all checks of "+h.Name+" to be passing", func(ctx context.Context) error {
+		code, body, err := h.Get(ctx, "/healthz")
+		if err != nil {
+			return err
+		}
+		var report api.Health
+		if err := json.Unmarshal([]byte(body), &report); err != nil {
+			return err
+		}
+		if code != http.StatusOK || report.Status != api.Passing {
+			return fmt.Errorf("%d: %s", code, body)
+		}
+		return nil
+	})
+}
+
 // shows blocks until the first host shows, without being asked for a diagnosis, the check of the fault, and that the path to
 // the second host is broken, if the fault breaks it for packets of the kind that the agent sends all the time.
 func (p *patient) shows(w want) error {
+	states := map[string]string{"port": api.PathLost, "rp_filter": api.PathLost, "path_mtu": api.PathShort}
+	if w.path == "" && w.whyPassing == "" && !w.warning && w.peer != "" {
+		w.path = states[w.check]
+	}
+	if w.shown == "" && w.path == "" && w.whyPassing == "" {
+		return errors.New("the test does not say what shows the fault")
+	}
 	if w.shown != "" {
 		if err := p.showsCheck(p.hosts[0], w.shown); err != nil {
 			return err
 		}
 	}
-	states := map[string]string{"port": api.PathLost, "rp_filter": api.PathLost, "path_mtu": api.PathShort}
-	switch state := states[w.check]; {
-	case w.path != "":
+	if w.path != "" {
 		return p.showsPath(w.path)
-	case state != "" && !w.warning && w.peer != "":
-		return p.showsPath(state)
 	}
 	return nil
 }
@@ -136,11 +189,14 @@ func (p *patient) showsCheck(h *lab.Host, check string) error {
 		if err := getJSON(ctx, h, "/healthz", &report); err != nil {
 			return err
 		}
-		all := report.Checks
+		isShown := func(c api.Check) bool { return c.Name == check && c.Status != api.Passing }
+		network, all := p.network, report.Checks
 		for _, n := range report.Networks {
-			all = append(all, n.Checks...)
+			if !slices.ContainsFunc(all, isShown) {
+				network, all = n.Network, n.Checks
+			}
 		}
-		i := slices.IndexFunc(all, func(c api.Check) bool { return c.Name == check && c.Status != api.Passing })
+		i := slices.IndexFunc(all, isShown)
 		if i < 0 {
 			return fmt.Errorf("health: %+v", report)
 		}
@@ -150,7 +206,7 @@ func (p *patient) showsCheck(h *lab.Host, check string) error {
 		if !strings.Contains(strings.Join(strings.Fields(status), " "), reason) {
 			return fmt.Errorf("the status does not say %q: %s", reason, status)
 		}
-		if _, page, err := h.Get(ctx, "/ui/network/"+p.network); err != nil || !strings.Contains(page, reason) {
+		if _, page, err := h.Get(ctx, "/ui/network/"+network); err != nil || !strings.Contains(page, reason) {
 			return fmt.Errorf("the page does not say %q: %w", reason, err)
 		}
 		_, metrics, err := h.Get(ctx, "/v1/agent/metrics?format=prometheus")
@@ -161,7 +217,8 @@ func (p *patient) showsCheck(h *lab.Host, check string) error {
 	})
 }
 
-// showsPath blocks until the list of peers, health and metrics of the first host show a state of the path to the second.
+// showsPath blocks until the list of peers, status, page, health and metrics of the first host show a state of the path to the
+// second.
 func (p *patient) showsPath(state string) error {
 	if len(p.hosts) < 2 {
 		return nil
@@ -176,6 +233,14 @@ func (p *patient) showsPath(state string) error {
 		if i < 0 || list.Peers[i].Path == nil || list.Peers[i].Path.State != state {
 			return fmt.Errorf("the peers are %+v", list.Peers)
 		}
+		reason := list.Peers[i].Path.Reason
+		status, _ := h.Leno(ctx, "status") // the exit code says that something is wrong
+		if !strings.Contains(strings.Join(strings.Fields(status), " "), reason) {
+			return fmt.Errorf("the status does not say %q: %s", reason, status)
+		}
+		if _, page, err := h.Get(ctx, "/ui/network/"+p.network); err != nil || !strings.Contains(page, reason) {
+			return fmt.Errorf("the page does not say %q: %w", reason, err)
+		}
 		var report api.Health
 		if err := getJSON(ctx, h, "/healthz", &report); err != nil {
 			return err
@@ -189,8 +254,8 @@ func (p *patient) showsPath(state string) error {
 			}
 		}
 		_, metrics, err := h.Get(ctx, "/v1/agent/metrics?format=prometheus")
-		if line := fmt.Sprintf("network=%q,state=%q} 1", p.network, state); err == nil && !strings.Contains(metrics, line) {
-			err = fmt.Errorf("no metric with %s", line)
+		if line := regexp.MustCompile(fmt.Sprintf("network=%q,state=%q} [1-9]", p.network, state)); err == nil && !line.MatchString(metrics) {
+			err = fmt.Errorf("no metric like %s", line)
 		}
 		return err
 	})
@@ -270,14 +335,15 @@ func between() []fault {
 func sizes() []fault {
 	return []fault{
 		{"UDP and TCP packets are lost in the tunnel", on(1, rule("prerouting", "udp dport 8472 @th,312,8 { 6, 17 } drop")), on(1, flush),
-			onWay("checksum", "UDP and TCP do not", "checksum_offload")},
+			want{check: "checksum", network: "NETWORK", peer: "HOST1", words: []string{"UDP and TCP do not", "checksum_offload"},
+				whyPassing: "the peer's kernel answers echo requests, and a rule may drop the agents' messages alone"}},
 		{"path MTU too small, without ICMP errors", on(-1, "ip link set HOST1 mtu 1400"),
 			both(typed(0, 1), (*patient).isWell, on(-1, "ip link set HOST1 mtu 1500"), on(0, "ip link set eth0 mtu 1500"), on(1, "ip link set eth0 mtu 1500")),
 			onWay("path_mtu", "those of 1450, its MTU, do not", "1400 reach HOST1 over the underlay", "`ip link set dev eth0 mtu 1400`")},
 		{"path MTU too small, with ICMP errors", both(
 			on(-1, "sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.send_redirects=0 net.ipv4.conf.br0.send_redirects=0; ip route add ADDR1/32 dev br0 mtu 1400"),
 			on(0, "ip route add ADDR1/32 via 192.0.2.254")), both(on(-1, "ip route del ADDR1/32 dev br0"), on(0, "ip route del ADDR1/32 via 192.0.2.254; ip route flush cache")),
-			want{check: "path_mtu", warning: true, network: "NETWORK", peer: "HOST1", words: []string{"fragments packets", "192.0.2.254 reports it", "fragmentation needed, 1400", "mtu 1400"}}},
+			want{check: "path_mtu", warning: true, network: "NETWORK", peer: "HOST1", whyPassing: "all packets arrive, in fragments", words: []string{"fragments packets", "192.0.2.254 reports it", "fragmentation needed, 1400", "mtu 1400"}}},
 	}
 }
 
@@ -286,6 +352,7 @@ const dropWeb = "iptables-nft -I FORWARD 1 -p tcp -d $(sed -n 's/^LENO_SUBNET=\\
 
 // containers returns faults between the containers and the network.
 func containers() []fault {
+	const intended = "an administrator may want the rule"
 	return []fault{
 		{"`ip_forward` is off", on(0, "sysctl -qw net.ipv4.ip_forward=0"), typed(0),
 			want{check: "forwarding", network: "NETWORK", shown: "forwarding", words: []string{"net.ipv4.ip_forward", "is 0", "sysctl -w"}}},
@@ -296,12 +363,12 @@ func containers() []fault {
 			on(0, "iptables-nft -t raw -F PREROUTING; ip link del docker0"),
 			want{check: "rules", network: "NETWORK", shown: "foreign_rules", words: []string{"table raw chain PREROUTING", "! -i docker0", "--allow-direct-routing"}}},
 		{"a rule drops some packets of containers", on(0, dropWeb), typed(0),
-			want{check: "rules", warning: true, network: "NETWORK", words: []string{"table filter chain FORWARD", "-p tcp -m tcp --dport 80 -j DROP", "TCP, to port 80", "it may be intended", "-t filter -D FORWARD -d POOL."}}},
+			want{check: "rules", warning: true, network: "NETWORK", whyPassing: intended, words: []string{"table filter chain FORWARD", "-p tcp -m tcp --dport 80 -j DROP", "TCP, to port 80", "it may be intended", "-t filter -D FORWARD -d POOL."}}},
 		{"a rule drops some packets of containers", on(0, rule("forward", "udp dport { 53, 1000-2000 } reject")), on(0, flush),
-			want{check: "rules", warning: true, network: "NETWORK", words: []string{"nftables table inet seeded chain c", "udp dport { 53, 1000-2000 } reject", "UDP, to port 53, 1000-2000", "it may be intended"}}},
+			want{check: "rules", warning: true, network: "NETWORK", whyPassing: intended, words: []string{"nftables table inet seeded chain c", "udp dport { 53, 1000-2000 } reject", "UDP, to port 53, 1000-2000", "it may be intended"}}},
 		// The route covers two subnets: to the host's own one it would be that of its containers' bridge.
 		{"a route of the host's own in the pool", on(0, "ip link add lan0 type bridge; ip link set lan0 up; ip route add POOL.200.0/23 dev lan0"), ended("ip link del lan0"),
-			want{check: "overlap", network: "NETWORK", words: []string{"POOL.200.0/23", "lan0", "another pool"}}},
+			want{check: "overlap", network: "NETWORK", whyPassing: "no host has a subnet there, so no packet is lost", words: []string{"POOL.200.0/23", "lan0", "another pool"}}},
 	}
 }
 
@@ -329,6 +396,6 @@ func explained() []fault {
 			on(0, "iptables-nft -D INPUT -j ts-input; iptables-nft -F ts-input; iptables-nft -X ts-input"),
 			want{check: "rules", network: "NETWORK", shown: "foreign_rules", path: api.PathLost, words: []string{"chain ts-input", "drops packets from POOL.0.0/16 for this host itself", "--netfilter-mode=nodivert"}}},
 		{"a rule drops the answers to test packets", on(0, "iptables-nft -A INPUT -p icmp -j DROP"), typed(0),
-			want{check: "rules", warning: true, network: "NETWORK", path: api.PathReached, words: []string{"chain INPUT", "-p icmp -j DROP", "drops the answers to echo requests of this host"}}},
+			want{check: "rules", warning: true, network: "NETWORK", whyPassing: "the peer's agent answers", words: []string{"chain INPUT", "-p icmp -j DROP", "drops the answers to echo requests of this host"}}},
 	}
 }

@@ -38,4 +38,5 @@ func TestDoctor(t *testing.T) {
 	if err := w.runs.Wait(); err != nil {
 		t.Error(err)
 	}
+	w.summarize()
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -50,7 +51,7 @@ func operated() []struct {
 			{1, port("HOST0", "iptables-nft table filter chain INPUT", "-s ADDR0/32 -p udp -m udp --dport 8472 -j DROP"), []string{"1 of 2 hosts answer"}},
 		}, []int{0, 1}},
 		{"a rule drops some packets of containers", on(0, dropWeb), on(0, "iptables-nft -D FORWARD 1"), []seen{
-			{0, want{check: "rules", warning: true, network: "NETWORK", words: []string{"--dport 80 -j DROP", "it may be intended"}}, []string{"no rule drops overlay packets"}},
+			{0, want{check: "rules", warning: true, network: "NETWORK", whyPassing: "an administrator may want the rule", words: []string{"--dport 80 -j DROP", "it may be intended"}}, []string{"no rule drops overlay packets"}},
 		}, nil},
 	}
 }
@@ -66,6 +67,14 @@ func (p *patient) operate() error {
 		if err := f.seed(p); err != nil {
 			return fmt.Errorf("%s: seed: %w", f.name, err)
 		}
+		m, began := measurement{name: f.name}, time.Now()
+		i := slices.IndexFunc(f.seen, func(s seen) bool { return s.host == 0 })
+		if err := p.shows(f.seen[i].want); err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+		if f.seen[i].whyPassing == "" {
+			m.shown = time.Since(began)
+		}
 		var sees errgroup.Group
 		for _, s := range f.seen {
 			sees.Go(func() error { return onHost(s.host, p.sees(s)) })
@@ -73,12 +82,19 @@ func (p *patient) operate() error {
 		if err := sees.Wait(); err != nil {
 			return fmt.Errorf("%s, %w", f.name, err)
 		}
+		m.named = time.Since(began)
 		if err := p.onAll(func(i int) error { return p.commands(i, slices.Contains(f.lossy, i)) }); err != nil {
 			return fmt.Errorf("%s, %w", f.name, err)
 		}
+		began = time.Now()
 		if err := f.cure(p); err != nil {
 			return fmt.Errorf("%s: cure: %w", f.name, err)
 		}
+		if err := p.recovers(); err != nil {
+			return fmt.Errorf("%s, cured: %w", f.name, err)
+		}
+		m.passing = time.Since(began)
+		p.w.add(m)
 		if err := p.onAll(func(i int) error { return p.w.well(p.hosts[i]) }); err != nil {
 			return fmt.Errorf("%s, cured, %w", f.name, err)
 		}

@@ -1,10 +1,13 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -27,6 +30,55 @@ type ward struct {
 	ctx  context.Context
 	next int // index of the next free host
 	runs errgroup.Group
+
+	mu       sync.Mutex
+	measured []measurement
+}
+
+// A measurement is how long after its seed a fault was shown without being asked and named by doctor, and how long after its
+// cure everything was passing; 0 for what was not measured.
+type measurement struct {
+	name                  string
+	shown, named, passing time.Duration
+}
+
+// String returns the times that were measured.
+func (m measurement) String() string {
+	var out []string
+	say := func(words string, d time.Duration) {
+		if d > 0 {
+			out = append(out, words+" "+d.Round(10*time.Millisecond).String())
+		}
+	}
+	say("shown without being asked after", m.shown)
+	say("named by doctor after", m.named)
+	say("everything passing after the cure within", m.passing)
+	return strings.Join(out, ", ")
+}
+
+// add logs and keeps a measurement.
+func (w *ward) add(m measurement) {
+	w.t.Logf("%s: %s", m.name, m)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.measured = append(w.measured, m)
+}
+
+// summarize logs the longest times of all measurements. Nothing depends on them: they are also those of the machine.
+func (w *ward) summarize() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	longest := func(of func(measurement) time.Duration) string {
+		m := slices.MaxFunc(append(w.measured, measurement{}), func(a, b measurement) int {
+			return cmp.Compare(of(a), of(b))
+		})
+		return fmt.Sprintf("%s (%s)", of(m).Round(10*time.Millisecond), m.name)
+	}
+	w.t.Logf("%d faults; the longest times: shown without being asked after %s, named by doctor after %s, "+
+		"everything passing after the cure within %s", len(w.measured),
+		longest(func(m measurement) time.Duration { return m.shown }),
+		longest(func(m measurement) time.Duration { return m.named }),
+		longest(func(m measurement) time.Duration { return m.passing }))
 }
 
 // open lays out the lab.
