@@ -4,10 +4,10 @@
 // Each peer is probed at an interval, as `leno peers -probe` does it: the peers' kernels answer, so that hosts with an
 // older leno, with flannel or without a running agent are tested as well. The state of a path changes when three probes
 // in a row agree (judge), so a single lost packet changes nothing. A path that is not in order, or may be about to
-// change, is probed every few seconds, with more small packets, and also outside the overlay. The number of such paths
-// and the packets to all others are bounded: a network of any size needs at most 20 kbit/s, and 40 while packets are
-// lost. Beyond that number, paths that may have changed are probed as all others are, so each costs no more than any
-// other.
+// change, is probed every few seconds, with more small packets, and also outside the overlay. One that is in doubt for
+// another reason than a probe is probed at once (doubt). The number of such paths and the packets to all others are
+// bounded: a network of any size needs at most 20 kbit/s, and 40 while packets are lost. Beyond that number, paths that
+// may have changed are probed as all others are, so each costs no more than any other.
 //
 // The agents of both sides also speak with each other (package hello). This says in which direction packets are lost,
 // and what the other host says of itself. It alone never makes a path one that is not in order.
@@ -207,6 +207,7 @@ type network struct {
 type peer struct {
 	path
 	api.Peer
+	doubt    doubt
 	reported api.PeerPath // what tell has seen last
 
 	addrs   []netip.Addr // that the host has in the overlay, in the families of this host
@@ -302,6 +303,7 @@ func (n *network) follow(interval time.Duration) {
 			state = &peer{}
 			fresh = append(fresh, state)
 		}
+		state.doubt.follow(now, state.Peer, p, state.summary, n.Node)
 		state.Peer = p
 		n.peers[p.Subnets[0]] = state
 	}
@@ -331,7 +333,12 @@ type chosen struct {
 // that were tested the longest time ago come first; the others are tested as all other paths until then.
 func (n *network) choose(now time.Time, interval time.Duration, mtu int) (c chosen) {
 	var short []*peer // that may lose full packets
+	early := 0
 	for _, p := range n.peers {
+		if p.Held && p.doubt.isEarly && early < mostSuspicious {
+			p.due, p.doubt.isEarly = now, false
+			early++
+		}
 		isSuspicious := p.Held && p.isSuspicious()
 		switch {
 		case isSuspicious && p.isSizeInDoubt():

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -51,7 +52,11 @@ type simulation struct {
 	muted    string        // the direction that loses all messages, to or from
 	filtered bool          // all echo requests in the overlay are lost
 
-	bytes int // sent
+	sending  map[string]bool // packets of containers are sent to these nodes, which answer none
+	counters map[string]api.Counters
+
+	bytes int            // sent
+	tests map[string]int // by node
 }
 
 // own is the address of this host in the overlay.
@@ -59,7 +64,8 @@ var own = netip.MustParseAddr("10.5.255.0")
 
 func simulate(t *testing.T, peers int) *simulation {
 	s := &simulation{t: t, gone: map[string]bool{}, limit: map[string]int{}, interval: 10 * time.Second, version: "1",
-		pace: longestPause, others: map[netip.Addr]*hello.Speaker{}, closed: map[string]string{}}
+		pace: longestPause, others: map[netip.Addr]*hello.Speaker{}, closed: map[string]string{},
+		sending: map[string]bool{}, counters: map[string]api.Counters{}, tests: map[string]int{}}
 	s.wire.Lose = s.loses
 	for i := range peers {
 		s.peers = append(s.peers, api.Peer{
@@ -112,7 +118,15 @@ func (s *simulation) networks() []Network {
 		Peers: func() []api.Peer {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			return slices.Clone(s.peers)
+			out := slices.Clone(s.peers)
+			for i := range out {
+				c := s.counters[out[i].Node]
+				if c.TxBytes += 100; !s.sending[out[i].Node] {
+					c.RxBytes += 100
+				}
+				s.counters[out[i].Node], out[i].Counters = c, &c
+			}
+			return out
 		},
 	}}
 }
@@ -130,6 +144,7 @@ func (s *simulation) probe(_ context.Context, h probe.Host, peers []api.Peer, r 
 		return out, s.err
 	}
 	for _, p := range peers {
+		s.tests[p.Node]++
 		var ways []api.ProbedWay
 		for _, subnet := range p.Subnets {
 			ways = append(ways, s.way(h, p.Node, subnet.Masked().Addr(), r))
@@ -185,22 +200,31 @@ func (s *simulation) loses(from, to netip.Addr) bool {
 // follow starts the agents of the peers, or tells them what they say of themselves.
 func (s *simulation) follow() {
 	for _, p := range s.peers {
-		a := p.Subnets[0].Addr()
-		if s.others[a] == nil {
-			s.others[a] = hello.NewSpeaker(s.wire.Listen, 1000)
-		}
-		state := hello.State{Own: []netip.Addr{a}, Peers: []netip.Addr{own}, Pause: s.interval, Summary: s.summary}
-		if err := s.others[a].Follow(s.t.Context(), state); err != nil {
-			s.t.Error(err)
-		}
+		s.followOne(p)
 	}
+}
+
+func (s *simulation) followOne(p api.Peer) {
+	a := p.Subnets[0].Addr()
+	other := s.others[a]
+	if other == nil {
+		other = hello.NewSpeaker(s.wire.Listen, 1000)
+	}
+	state := hello.State{Own: []netip.Addr{a}, Peers: []netip.Addr{own}, Pause: s.interval, Summary: s.summary}
+	if err := other.Follow(s.t.Context(), state); err != nil {
+		s.t.Error(err)
+	}
+	s.change(func() { s.others[a] = other })
 }
 
 // converse makes the peers' agents ask this host until ctx ends.
 func (s *simulation) converse(ctx context.Context) {
 	for ctx.Err() == nil {
-		for a := range s.others {
-			s.others[a].Ask(own)
+		s.mu.Lock()
+		others := slices.Collect(maps.Values(s.others))
+		s.mu.Unlock()
+		for _, other := range others {
+			other.Ask(own)
 		}
 		time.Sleep(s.pace)
 	}
