@@ -210,7 +210,7 @@ func smaller(a, b int) int {
 	return min(a, b)
 }
 
-// worst returns the peers whose paths are not in order, the worst first.
+// worst returns the peers whose paths are not in order, the worst first: by state, and those with the most loss first.
 func worst(peers []*peer) (out []*peer) {
 	order := []string{api.PathLost, api.PathShort, api.PathLossy}
 	for _, p := range peers {
@@ -219,7 +219,8 @@ func worst(peers []*peer) (out []*peer) {
 		}
 	}
 	slices.SortFunc(out, func(a, b *peer) int {
-		return cmp.Or(slices.Index(order, a.shown.State)-slices.Index(order, b.shown.State), strings.Compare(a.Node, b.Node))
+		return cmp.Or(slices.Index(order, a.shown.State)-slices.Index(order, b.shown.State),
+			cmp.Compare(b.shown.Loss, a.shown.Loss), strings.Compare(a.Node, b.Node))
 	})
 	return out
 }

@@ -148,3 +148,24 @@ func TestJudgeForgetsLoss(t *testing.T) {
 		}
 	}
 }
+
+// TestWorst: the paths that are not in order are listed by state, then by loss, then by name.
+func TestWorst(t *testing.T) {
+	var peers []*peer
+	for _, p := range []struct {
+		node, state string
+		loss        float64
+	}{
+		{"f", api.PathLossy, 0.2}, {"a", api.PathLossy, 0.15}, {"b", api.PathLossy, 0.9}, {"c", api.PathReached, 0.1},
+		{"g", api.PathShort, 0}, {"e", api.PathLossy, 0.2}, {"z", api.PathLost, 1}, {"d", "", 0},
+	} {
+		peers = append(peers, &peer{Peer: api.Peer{Node: p.node}, path: path{shown: api.PeerPath{State: p.state, Loss: p.loss}}})
+	}
+	var got string
+	for _, p := range worst(peers) {
+		got += p.Node
+	}
+	if got != "zgbefa" {
+		t.Errorf("%s", got)
+	}
+}
