@@ -282,7 +282,7 @@ const (
 // PeerPath is what the continuous tests say of the path to a peer. Its state changes when three tests in a row agree.
 type PeerPath struct {
 	State  string    `json:"state"`            // reached, lossy, short or lost; "" before the first test
-	Reason string    `json:"reason,omitempty"` // what was lost, if the state is not reached
+	Reason string    `json:"reason,omitempty"` // what was lost, or what is not known of a path that is reached
 	Since  time.Time `json:"since,omitzero"`   // when the state began
 	Tested time.Time `json:"tested,omitzero"`  // when the last packets were sent
 	Loss   float64   `json:"loss"`             // lost ones of the last 20 small packets, 0 to 1

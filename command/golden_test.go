@@ -362,6 +362,7 @@ func TestTranscripts(t *testing.T) {
 				{State: api.PathLossy, Loss: 0.2, Reason: "4 of the last 20 packets were lost"},
 				{State: api.PathShort, MTU: 1400, Reason: "IPv4 packets above 1400 bytes are lost"},
 				{State: api.PathLost, Reason: "no packet is answered"},
+				{State: api.PathReached, RTT: 0.001, Reason: "only pings are known to pass, no UDP message from host-g arrives"},
 				{},
 			} {
 				other := f.peers[0]

@@ -121,7 +121,9 @@ func writePeers(w io.Writer, network string, list api.PeerList, now time.Time) {
 		if p.Skipped != "" {
 			notes = append(notes, fmt.Sprintf("%s is left out of the datapath: %s", p.Node, p.Skipped))
 		}
-		if p.Path != nil && p.Path.Reason != "" {
+		if p.Path != nil && p.Path.Reason != "" && p.Path.State == api.PathReached {
+			notes = append(notes, p.Node+": "+p.Path.Reason)
+		} else if p.Path != nil && p.Path.Reason != "" {
 			notes = append(notes, fmt.Sprintf("%s: %s, for %s", p.Node, p.Path.Reason, cli.Age(now.Sub(p.Path.Since))))
 		}
 	}

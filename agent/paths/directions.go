@@ -151,18 +151,24 @@ func (n *network) forget(p *peer) {
 
 // hear takes over what is known of each direction of the path to a peer: the worse family counts.
 func (n *network) hear(p *peer) {
-	p.shown.ToPeer, p.shown.FromPeer = nil, nil
+	p.shown.ToPeer, p.shown.FromPeer, p.unheard = nil, nil, ""
+	never := 3*n.every(n.m.o.Interval(), hello.MessageLen, helloPerSec) + longestPause // it was asked several times
 	for _, a := range p.addrs {
 		v := n.speaker.Of(a)
+		if v.Heard.IsZero() && time.Since(p.followed) > never && n.speakErr == nil && p.speaks(n.from) {
+			p.unheard = fmt.Sprintf("only pings are known to pass, no UDP message from %s has arrived", p.Node)
+		}
 		to, from := v.ToPeer, v.FromPeer
 		if p.shown.State == api.PathLost && time.Since(v.Heard) > 2*longestPause && valueOf(from) < 1 {
 			to, from = nil, nil // of the time before
 		}
 		if valueOf(to) == 1 && p.shown.State != api.PathLost {
-			to = nil // a rule of the peer drops only messages
+			to = nil // perhaps a rule of the peer drops only messages
+			p.unheard = fmt.Sprintf("only pings are known to pass, no UDP message from this host reaches %s", p.Node)
 		}
 		if valueOf(from) == 1 && (p.shown.State != api.PathLost || p.outside == silentOutside) {
-			from = nil // so does one of this host, or the peer's agent does not run, or its host
+			from = nil // perhaps one of this host does, or the peer's agent does not run, or its host
+			p.unheard = fmt.Sprintf("only pings are known to pass, no UDP message from %s arrives", p.Node)
 		}
 		p.shown.ToPeer, p.shown.FromPeer = higher(p.shown.ToPeer, to), higher(p.shown.FromPeer, from)
 		if v.Summary.At.After(p.summary.At) {
@@ -173,6 +179,9 @@ func (n *network) hear(p *peer) {
 	}
 }
 
+// speaks reports whether the peer's agent has an address to send messages from: with host-gw, it needs a bridge.
+func (p *peer) speaks(host probe.Host) bool { return !p.Flannel && host.Backend != "host-gw" }
+
 func higher(a, b *float64) *float64 {
 	if a == nil || b != nil && *b > *a {
 		return b
@@ -180,8 +189,8 @@ func higher(a, b *float64) *float64 {
 	return a
 }
 
-// result returns what is shown of the path to a peer: what the probes say, in which direction packets are lost, and
-// whether the store knows that the host has failed.
+// result returns what is shown of the path to a peer: what the probes say, in which direction packets are lost, whether
+// the store knows that the host has failed, and that a path is reached by pings only.
 func (p *peer) result() api.PeerPath {
 	out := p.shown
 	switch direction := p.direction(); {
@@ -193,6 +202,9 @@ func (p *peer) result() api.PeerPath {
 	}
 	if out.State != "" && out.State != api.PathReached && p.Member == api.MemberFailed {
 		out.Reason += "; Consul reports the host as failed"
+	}
+	if out.State == api.PathReached {
+		out.Reason = p.unheard
 	}
 	return out
 }

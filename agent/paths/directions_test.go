@@ -146,7 +146,8 @@ func TestNews(t *testing.T) {
 }
 
 // TestOnlyMessagesAreLost: a rule that drops only the agents' messages, or a peer's agent that has ended, does not make
-// a path look broken, and one that drops only echo requests does not either while the agents speak.
+// a path look broken, but the reason says that only pings are known to pass. A rule that drops only echo requests does
+// not make it look broken either while the agents speak.
 func TestOnlyMessagesAreLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := simulate(t, 2)
@@ -164,14 +165,41 @@ func TestOnlyMessagesAreLost(t *testing.T) {
 						t.Fatalf("%s: %s, %s, %+v", direction, status, reason, p)
 					}
 				}
+				if _, reason := s.check(); !strings.Contains(reason, "only pings are known to pass to 2 of them: host-0000, host-0001. ") ||
+					!strings.HasPrefix(s.of("host-0001").Reason, "only pings are known to pass, no UDP message ") {
+					t.Errorf("%s: the reasons are %q and %q", direction, reason, s.of("host-0001").Reason)
+				}
 			}
 			s.change(func() { s.muted = "" })
 			time.Sleep(time.Minute)
+			if _, reason := s.check(); reason != "packets reach 2 of 2 hosts" || s.of("host-0001").Reason != "" {
+				t.Errorf("messages arrive again: %q, %q", reason, s.of("host-0001").Reason)
+			}
 			s.change(func() { s.filtered = true })
 			for range 60 {
 				time.Sleep(time.Second)
 				if status, reason := s.check(); status != api.Passing {
 					t.Fatalf("echo requests are dropped: %s, %s", status, reason)
+				}
+			}
+		})
+	})
+}
+
+// TestOnlyPings: it is said of a path on which no message has ever arrived that only pings are known to pass, except to
+// a host whose agent sends none. So it is if something else answers the pings, such as a container with that address.
+func TestOnlyPings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := simulate(t, 3)
+		s.peers[2].Flannel = true
+		s.followOne(s.peers[0])
+		s.run(func() {
+			s.expect(api.Passing, "packets reach 3 of 3 hosts, but only pings are known to pass to 1 of them: host-0001. ")
+			for node, want := range map[string]string{
+				"host-0000": "", "host-0001": "only pings are known to pass, no UDP message from host-0001 has arrived", "host-0002": "",
+			} {
+				if p := s.of(node); p.State != api.PathReached || p.Reason != want {
+					t.Errorf("%s: %+v", node, p)
 				}
 			}
 		})

@@ -210,11 +210,13 @@ type peer struct {
 	doubt    doubt
 	reported api.PeerPath // what tell has seen last
 
-	addrs   []netip.Addr // that the host has in the overlay, in the families of this host
-	asked   time.Time    // when this host sent it the last question
-	search  time.Time    // when the largest packet that passes was last searched for
-	summary api.HostSummary
-	hasNews bool // summary has changed since tell
+	addrs    []netip.Addr // that the host has in the overlay, in the families of this host
+	asked    time.Time    // when this host sent it the last question
+	search   time.Time    // when the largest packet that passes was last searched for
+	summary  api.HostSummary
+	hasNews  bool      // summary has changed since tell
+	followed time.Time // when it came into the datapath
+	unheard  string    // says that only pings pass, "" if messages do or it is not known
 }
 
 // isSame reports whether packets to a peer take the same way as before.
@@ -300,7 +302,7 @@ func (n *network) follow(interval time.Duration) {
 		}
 		state := known[p.Subnets[0]]
 		if state == nil || !state.isSame(p) {
-			state = &peer{}
+			state = &peer{followed: now}
 			fresh = append(fresh, state)
 		}
 		state.doubt.follow(now, state.Peer, p, state.summary, n.Node)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lenonet/leno/agent/hello"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/internal/plural"
 )
@@ -54,13 +55,16 @@ func (n *network) tell() {
 // judge returns the result of the health check. Only peers that hold their leases count: a host without one may be
 // gone.
 func (n *network) judge() (status, reason string) {
-	var peers []*peer
+	var peers, pinged []*peer
 	untested := 0
 	for _, p := range n.peers {
 		if p.Held {
 			peers = append(peers, p)
-			if p.shown.State == "" {
+			switch {
+			case p.shown.State == "":
 				untested++
+			case p.shown.State == api.PathReached && p.unheard != "":
+				pinged = append(pinged, p)
 			}
 		}
 	}
@@ -77,7 +81,8 @@ func (n *network) judge() (status, reason string) {
 		return api.Passing, fmt.Sprintf("packets reach %d of %s, %d %s not tested yet", len(peers)-untested,
 			plural.Count(len(peers), "host"), untested, plural.Form(untested, "is", "are"))
 	case len(bad) == 0:
-		return api.Passing, fmt.Sprintf("packets reach %d of %s", len(peers), plural.Count(len(peers), "host"))
+		return api.Passing, fmt.Sprintf("packets reach %d of %s", len(peers), plural.Count(len(peers), "host")) +
+			describePinged(pinged)
 	}
 	var names []string
 	for _, b := range bad[:min(len(bad), mostNamed)] {
@@ -95,4 +100,21 @@ func (n *network) judge() (status, reason string) {
 		return api.Critical, "this host reaches no other one; " + others + ": " + text
 	}
 	return api.Warning, text
+}
+
+// describePinged says that only pings are known to reach some peers.
+func describePinged(peers []*peer) string {
+	if len(peers) == 0 {
+		return ""
+	}
+	var names []string
+	for _, p := range peers {
+		names = append(names, p.Node)
+	}
+	slices.Sort(names)
+	if more := len(names) - mostNamed; more > 0 {
+		names = append(names[:mostNamed], fmt.Sprintf("%d more", more))
+	}
+	return fmt.Sprintf(", but only pings are known to pass to %d of them: %s. Run `leno doctor`, unless a rule drops UDP "+
+		"port %d or the agent there does not run", len(peers), strings.Join(names, ", "), hello.Port)
 }
