@@ -104,7 +104,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 			agenttest.Carriage(t, "recorder", `{"switch":{"to":{"type":"other"}}}`))))
 		own, free := registry.SubnetKey(a.subnet()), registry.SubnetKey(free(a, b))
 		for _, request := range []string{
-			"GET /healthz", "GET /readyz", "GET /healthz?network=n", "GET /healthz?network=none", "GET /readyz?network=n&network=none", "GET /v1/agent/self", "GET /v1/agent/config", "PUT /v1/agent/reload", "PUT /v1/agent/reload?force=perhaps", "GET /v1/openapi.yaml",
+			"GET /healthz", "GET /readyz", "GET /healthz?network=n", "GET /healthz?network=none", "GET /healthz?format=text", "GET /healthz?format=xml", "GET /readyz?format=xml", "GET /readyz?network=n&network=none", "GET /v1/agent/self", "GET /v1/agent/config", "PUT /v1/agent/reload", "PUT /v1/agent/reload?force=perhaps", "GET /v1/openapi.yaml",
 			"GET /v1/agent/events", "GET /v1/agent/events?network=n",
 			"GET /v1/agent/monitor?log_level=loud", "GET /v1/agent/metrics", "GET /v1/agent/metrics?format=prometheus", "GET /v1/agent/metrics?format=xml",
 			"PUT /v1/agent/doctor", "PUT /v1/agent/doctor?network=n&passive=true", "PUT /v1/agent/doctor?passive=perhaps", "PUT /v1/agent/doctor?network=none",

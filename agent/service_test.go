@@ -104,7 +104,7 @@ func TestAnnounce(t *testing.T) {
 	if s.Epoch != "" || s.Name != "leno" || s.ID != "leno-a" || s.Address != a.place.Addrs[0] || s.Port == 0 || fmt.Sprint(s.Tags) != "[n]" {
 		t.Errorf("%+v", s)
 	}
-	if want := fmt.Sprintf("http://127.0.0.1:%d/healthz", s.Port); s.HealthURL != want {
+	if want := fmt.Sprintf("http://127.0.0.1:%d/healthz?format=text", s.Port); s.HealthURL != want {
 		t.Errorf("health at %q, want %q", s.HealthURL, want)
 	}
 	subnet := a.subnet().String()

@@ -199,8 +199,8 @@ func (r *Registration) withdrawDuplicates(ctx context.Context, s registry.Servic
 	return err
 }
 
-// service returns the entry. The store polls /healthz if its own agent is on this host and can reach and verify the
-// API. Otherwise every registration reports the health.
+// service returns the entry. The store polls /healthz as text if its own agent is on this host and can reach and verify
+// the API. Otherwise every registration reports the health.
 func (r *Registration) service(ctx context.Context, d Description) (registry.Service, error) {
 	s := registry.Service{Name: d.Service, ID: ServiceID(d.Service, d.Node), Address: d.Address}
 	s.Tags, s.Meta = tagsAndMeta(d.Memberships)
@@ -218,7 +218,7 @@ func (r *Registration) service(ctx context.Context, d Description) (registry.Ser
 		return s, err
 	}
 	if !d.TLS {
-		s.HealthURL = fmt.Sprintf("http://%s/healthz", dialable(tcp))
+		s.HealthURL = fmt.Sprintf("http://%s/healthz?format=text", dialable(tcp))
 	}
 	return s, nil
 }

@@ -277,10 +277,10 @@ func TestService(t *testing.T) {
 		url      string
 		port     int
 	}{
-		{"on this host", "here", tcp("192.0.2.1:5366"), false, "http://192.0.2.1:5366/healthz", 5366},
-		{"everywhere", "here", tcp("0.0.0.0:5366"), false, "http://127.0.0.1:5366/healthz", 5366},
-		{"everywhere, IPv6", "here", tcp("[::]:5366"), false, "http://127.0.0.1:5366/healthz", 5366},
-		{"IPv6", "here", tcp("[::1]:5366"), false, "http://[::1]:5366/healthz", 5366},
+		{"on this host", "here", tcp("192.0.2.1:5366"), false, "http://192.0.2.1:5366/healthz?format=text", 5366},
+		{"everywhere", "here", tcp("0.0.0.0:5366"), false, "http://127.0.0.1:5366/healthz?format=text", 5366},
+		{"everywhere, IPv6", "here", tcp("[::]:5366"), false, "http://127.0.0.1:5366/healthz?format=text", 5366},
+		{"IPv6", "here", tcp("[::1]:5366"), false, "http://[::1]:5366/healthz?format=text", 5366},
 		{"store elsewhere", "", tcp("127.0.0.1:5366"), false, "", 5366},
 		{"own certificate", "here", tcp("127.0.0.1:5366"), true, "", 5366},
 		{"socket", "here", &net.UnixAddr{Name: "/x", Net: "unix"}, false, "", 0},
@@ -310,7 +310,7 @@ func TestNotPolled(t *testing.T) {
 			defer h.catalog.mu.Unlock()
 			h.catalog.unpolled = unpolled
 		}
-		const url = "http://127.0.0.1:5366/healthz"
+		const url = "http://127.0.0.1:5366/healthz?format=text"
 		h.run(t, func(after func(time.Duration) (registry.Service, registry.Verdict)) {
 			after(0)
 			set(false)

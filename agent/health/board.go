@@ -2,6 +2,7 @@
 package health
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -219,6 +220,24 @@ func Summarize(h api.Health) api.Health {
 		}
 	}
 	return h
+}
+
+// Select returns a report about some networks alone.
+func Select(h api.Health, names []string) (api.Health, error) {
+	known := []string{}
+	for _, n := range h.Networks {
+		known = append(known, n.Network)
+	}
+	for _, name := range names {
+		if !slices.Contains(known, name) {
+			return h, fmt.Errorf("this host takes no part in network %.80q; it does in: %s",
+				name, cmp.Or(strings.Join(known, ", "), "none"))
+		}
+	}
+	h.Networks = slices.DeleteFunc(h.Networks, func(n api.NetworkHealth) bool {
+		return !slices.Contains(names, n.Network)
+	})
+	return Summarize(h), nil
 }
 
 // Describe returns one line for each check of h that does not pass, for example "blue routes: no such device", or one

@@ -62,6 +62,15 @@ func TestHealthOfANetwork(t *testing.T) {
 	}) {
 		t.Errorf("checks in the order %q", names)
 	}
+	for query, want := range map[string]string{
+		"?format=text":           "m network: waiting for the network to be defined\n",
+		"?format=text&network=n": "all checks are passing\n",
+		"?format=xml":            `parameter format: \"xml\" is neither \"json\" nor \"text\"`,
+	} {
+		if _, body := a.request("GET", "/healthz"+query, ""); body != want && !(query == "?format=xml" && strings.Contains(body, want)) {
+			t.Errorf("%s: %q", query, body)
+		}
+	}
 	board.Set("", health.Consul, api.Warning, "no luck")
 	if code, _ := a.request("GET", "/healthz?network=n", ""); code != http.StatusTooManyRequests {
 		t.Errorf("the agent's own trouble: %d", code)

@@ -48,7 +48,11 @@ func (p responder) fail(w http.ResponseWriter, err error) {
 }
 
 func (p responder) send(w http.ResponseWriter, status int, data []byte) {
-	w.Header().Set("Content-Type", "application/json")
+	p.sendAs(w, "application/json", status, data)
+}
+
+func (p responder) sendAs(w http.ResponseWriter, contentType string, status int, data []byte) {
+	w.Header().Set("Content-Type", contentType)
 	w.WriteHeader(status)
 	if _, err := w.Write(data); err != nil {
 		p.log.Debug("http response was cut off", "error", err)

@@ -149,7 +149,7 @@ func TestConsulClientRestarted(t *testing.T) {
 		}
 		for _, c := range checks {
 			if c.Node == a.Name && c.Status == api.HealthPassing {
-				if !strings.Contains(c.Definition.HTTP, "/healthz") && !strings.Contains(c.Output, "/healthz") {
+				if !strings.Contains(c.Output, "/healthz?format=text: 200 OK Output: all checks are passing") {
 					return fmt.Errorf("check is not on /healthz: %+v", c)
 				}
 				return nil
