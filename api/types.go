@@ -332,16 +332,23 @@ func (p *PeerPath) Summary() string {
 
 // HostSummary is what a host's agent says of itself in one network.
 type HostSummary struct {
-	Version  string    `json:"version"`          // of leno
-	Health   string    `json:"health"`           // the worst of its checks: passing, warning or critical
-	Reason   string    `json:"reason,omitempty"` // of that check
-	Backend  string    `json:"backend"`
-	PublicIP string    `json:"public_ip"`
-	MTU      int       `json:"mtu"`            // bytes, of its containers
-	Peers    int       `json:"peers"`          // that hold a lease
-	Reached  int       `json:"reached"`        // of these, by its own tests
-	Lost     []string  `json:"lost,omitempty"` // names of peers that it does not reach, at most 10
-	At       time.Time `json:"at"`             // when this host received it
+	Version  string   `json:"version"`          // of leno
+	Health   string   `json:"health"`           // the worst of its checks: passing, warning or critical
+	Reason   string   `json:"reason,omitempty"` // of that check
+	Backend  string   `json:"backend"`
+	PublicIP string   `json:"public_ip"`
+	MTU      int      `json:"mtu"`            // bytes, of its containers
+	Peers    int      `json:"peers"`          // that hold a lease
+	Reached  int      `json:"reached"`        // of these, by its own tests
+	Lost     []string `json:"lost,omitempty"` // names of peers that it does not reach, at most 10
+
+	// Impaired is the number of reached peers that full packets do not reach, Short, or to which some packets are lost,
+	// Lossy. These name at most 10 of them together.
+	Impaired int      `json:"impaired,omitempty"`
+	Short    []string `json:"short,omitempty"`
+	Lossy    []string `json:"lossy,omitempty"`
+
+	At time.Time `json:"at"` // when this host received it
 }
 
 // Host is a host with a lease in a network, and what this agent knows of it.

@@ -218,11 +218,18 @@ func (m *matrix) reducedPaths(state, check string) (out []Finding) {
 	add := func(hosts []int, paths []pair, where, who string) {
 		f := Finding{Check: check, Status: api.FindingFault, Hosts: first(m.names(hosts))}
 		mtu, loss := m.measured(state, paths)
-		if state == api.PathShort {
+		switch {
+		case state == api.PathShort && mtu == 0: // by summaries
+			f.Saw = "full-size packets are lost " + where
+			f.Do = fmt.Sprintf("find the MTU on the way between %s: `leno peers -probe` on one of them", who)
+		case state == api.PathShort:
 			f.Saw = fmt.Sprintf("MTU %d %s", mtu, where)
 			f.Do = fmt.Sprintf("raise the MTU on the way between %s, or set a lower underlay.mtu on every host", who)
-		} else {
-			f.Saw = fmt.Sprintf("packets are lost %s, up to %.0f %%", where, 100*loss)
+		default:
+			f.Saw = "some packets are lost " + where
+			if loss > 0 {
+				f.Saw = fmt.Sprintf("packets are lost %s, up to %.0f %%", where, 100*loss)
+			}
 			f.Do = fmt.Sprintf("look for errors and drops on the way between %s: `ip -s link`, and the switch", who)
 		}
 		out = append(out, f)
@@ -348,7 +355,7 @@ func (h Host) ownReason() string {
 	switch {
 	case s == nil || s.Health != api.Critical && s.Health != api.Warning:
 		return ""
-	case s.Health == api.Warning && s.Reached < s.Peers && strings.HasPrefix(s.Reason, "paths: "):
+	case s.Health == api.Warning && (s.Reached < s.Peers || s.Impaired > 0) && strings.HasPrefix(s.Reason, "paths: "):
 		return ""
 	}
 	return s.Reason

@@ -189,6 +189,14 @@ func TestMerge(t *testing.T) {
 		{"a summary about hosts that are not there", 4, func(h []Host) {
 			h[2].Summary = &api.HostSummary{Health: api.Warning, Peers: 900, Lost: []string{"x", "host-3", "y"}, At: now}
 		}, nil},
+		{"MTU and loss by summaries", 4, func(h []Host) {
+			for i, name := range []string{"host-3", "host-2"} {
+				s := h[i+1].Summary
+				s.Health, s.Reason, s.Impaired, s.Short = api.Warning, "paths: packets are lost to 1 of 3 hosts", 1, []string{name}
+			}
+			h[3].Summary.Impaired, h[3].Summary.Lossy = 1, []string{"host-2"}
+		}, []string{"fault path_mtu: full-size packets are lost between host-2 and host-3",
+			"fault loss: some packets are lost between host-2 and host-4"}},
 		{"MTU of one host", 4, func(h []Host) {
 			ask(h, func(from, to int) api.PeerPath {
 				if from == 3 || to == 3 {

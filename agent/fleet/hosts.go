@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	maxLost   = 10  // lost peers that a summary names
+	maxLost   = 10  // lost peers that a summary names, and impaired ones
 	maxReason = 197 // bytes of its reason, which with the ellipsis are as many as agent/hello sends
 )
 
@@ -193,18 +193,21 @@ func Summarize(version string, local api.Local, health api.Health, network strin
 			out.Reason = shortenReason(c.Name + ": " + c.Reason)
 		}
 	}
+	names := map[string][]string{} // by state
 	for _, p := range peers {
 		if !p.Held {
 			continue
 		}
 		out.Peers++
-		switch {
-		case p.Path == nil || p.Path.State == "":
-		case p.Path.State != api.PathLost:
-			out.Reached++
-		case len(out.Lost) < maxLost:
-			out.Lost = append(out.Lost, p.Node)
+		if p.Path == nil || p.Path.State == "" {
+			continue
 		}
+		names[p.Path.State] = append(names[p.Path.State], p.Node)
 	}
+	out.Lost, out.Short, out.Lossy = names[api.PathLost], names[api.PathShort], names[api.PathLossy]
+	out.Impaired = len(out.Short) + len(out.Lossy)
+	out.Reached = out.Impaired + len(names[api.PathReached])
+	out.Lost, out.Short = out.Lost[:min(len(out.Lost), maxLost)], out.Short[:min(len(out.Short), maxLost)]
+	out.Lossy = out.Lossy[:min(len(out.Lossy), maxLost-len(out.Short))]
 	return out
 }

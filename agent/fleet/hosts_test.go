@@ -105,11 +105,11 @@ func TestSummarize(t *testing.T) {
 		{Network: "other", Checks: []api.Check{{Name: "device", Status: api.Critical, Reason: "another"}}},
 	}}
 	peers := []api.Peer{{Node: "a", Held: true, Path: &api.PeerPath{State: api.PathLossy}}, {Node: "b", Held: true}, {Node: "c"},
-		{Node: "d", Held: true, Path: &api.PeerPath{State: api.PathLost}}}
+		{Node: "d", Held: true, Path: &api.PeerPath{State: api.PathLost}}, {Node: "e", Held: true, Path: &api.PeerPath{State: api.PathShort}}}
 	local := api.Local{Backend: "udp", MTU: 1472, Underlay: api.Underlay{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}}
 	got := Summarize("0.1.0", local, health, "n", peers, now)
 	want := api.HostSummary{Version: "0.1.0", Health: api.Critical, Reason: "device: gone", Backend: "udp", PublicIP: "192.0.2.1", MTU: 1472,
-		Peers: 3, Reached: 1, Lost: []string{"d"}, At: now}
+		Peers: 4, Reached: 2, Lost: []string{"d"}, Impaired: 2, Short: []string{"e"}, Lossy: []string{"a"}, At: now}
 	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

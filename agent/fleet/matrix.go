@@ -77,19 +77,25 @@ func isCurrent(h Host) bool {
 	return h.Summary != nil && (h.Path == nil || h.Path.State != api.PathLost || h.Summary.At.After(h.Path.Since))
 }
 
-// summarized returns the row of host i by its summary, which names a few of the hosts that it does not reach.
+// summarized returns the row of host i by its summary, which names a few of the hosts whose paths are not in order.
 func (m *matrix) summarized(i int, byName map[string]int) row {
 	s, r := m.hosts[i].Summary, row{cells: map[int]api.PeerPath{}}
-	for _, name := range s.Lost {
-		if j, ok := byName[name]; ok && j >= 0 && j != i {
-			r.cells[j] = api.PeerPath{State: api.PathLost}
+	add := func(state string, names []string) {
+		for _, name := range names {
+			if j, ok := byName[name]; ok && j >= 0 && j != i && r.cells[j].State == "" {
+				r.cells[j] = api.PeerPath{State: state}
+			}
 		}
 	}
+	add(api.PathLost, s.Lost)
+	lost := len(r.cells)
+	add(api.PathShort, s.Short)
+	add(api.PathLossy, s.Lossy)
 	switch {
 	case s.Peers != len(m.hosts)-1 || len(m.hosts) == maxCompared: // it speaks of others
-	case s.Reached == 0 && len(r.cells) == min(s.Peers, maxLost):
+	case s.Reached == 0 && lost == min(s.Peers, maxLost):
 		r.rest = api.PathLost
-	case s.Peers-s.Reached == len(r.cells):
+	case s.Peers-s.Reached == lost && s.Impaired == len(r.cells)-lost:
 		r.rest = api.PathReached
 	}
 	return r

@@ -155,7 +155,7 @@ func (t PathTable) cell(i, j int) PathCell {
 		text = fmt.Sprintf("%.1f ms", 1000*p.RTT)
 	case p.State == api.PathReached:
 		text = "✓"
-	case p.State == api.PathLossy:
+	case p.State == api.PathLossy && p.Loss > 0: // it is not known of a path between other hosts
 		text = fmt.Sprintf("lossy, %.0f %%", 100*p.Loss)
 	}
 	return PathCell{p.State, text, t.key(i) + "_" + t.key(j)}
@@ -205,7 +205,7 @@ func (t PathTable) Detail(of string) *PathDetail {
 		d.To, d.Command = "all other hosts", "leno doctor"
 		if s := t.m.hosts[i].Summary; s != nil && !t.m.isSilent(i) {
 			d.Saw = join(fmt.Sprintf("%d of %s %s reached", s.Reached, plural.Count(s.Peers, "host"),
-				plural.Form(s.Peers, "is", "are")), lostNames(s.Lost))
+				plural.Form(s.Peers, "is", "are")), describeLoss(s))
 		}
 		return d
 	case j >= 0 && from == "" && len(t.m.hosts) > maxRows:
@@ -219,11 +219,18 @@ func (t PathTable) find(key string) int {
 	return slices.IndexFunc(t.m.all(), func(i int) bool { return t.key(i) == key })
 }
 
-func lostNames(names []string) string {
-	if len(names) == 0 {
-		return ""
+// describeLoss says to which hosts packets are lost by a host's summary, "" for none.
+func describeLoss(s *api.HostSummary) string {
+	var out []string
+	for _, part := range []struct {
+		packets string
+		to      []string
+	}{{"packets", s.Lost}, {"full-size packets", s.Short}, {"some packets", s.Lossy}} {
+		if len(part.to) > 0 {
+			out = append(out, fmt.Sprintf("%s to %s are lost", part.packets, words(part.to)))
+		}
 	}
-	return "packets to " + words(names) + " are lost"
+	return strings.Join(out, ", ")
 }
 
 // explain explains what host i says of the path to host j.

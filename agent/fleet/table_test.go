@@ -54,6 +54,14 @@ func TestPathTable(t *testing.T) {
 		{"this host loses", func(h []Host) { loses(h, 1, 4) }, []string{"1 -++x", "2 +-++", "3 ++-+", "4 ???- silent"}},
 		{"lossy and short", func(h []Host) { h[1].Path.State, h[2].Path.State = api.PathLossy, api.PathShort },
 			[]string{"1 -~s+", "2 +-++", "3 ++-+", "4 +++-"}},
+		{"lossy and short between others", func(h []Host) {
+			s := h[1].Summary
+			s.Impaired, s.Lossy, s.Short = 2, []string{"host-3"}, []string{"host-4"}
+		}, []string{"1 -+++", "2 +-~s", "3 ++-+", "4 +++-"}},
+		{"lossy to more than it names", func(h []Host) { h[1].Summary.Impaired, h[1].Summary.Lossy = 2, []string{"host-3"} },
+			[]string{"1 -+++", "2 ?-~?", "3 ++-+", "4 +++-"}},
+		{"lost is worse than lossy", func(h []Host) { loses(h, 2, 3); h[1].Summary.Lossy = []string{"host-3"} },
+			[]string{"1 -+++", "2 +-x+", "3 ++-+", "4 +++-"}},
 		{"a host says nothing", func(h []Host) { h[2].Summary = nil }, []string{"1 -+++", "2 +-++", "3 ??-? silent", "4 +++-"}},
 		{"a host speaks of others", func(h []Host) { h[2].Summary.Peers = 7 }, []string{"1 -+++", "2 +-++", "3 ??-? silent", "4 +++-"}},
 		{"it loses one it does not name", func(h []Host) { h[2].Summary.Reached-- }, []string{"1 -+++", "2 +-++", "3 ??-? silent", "4 +++-"}},

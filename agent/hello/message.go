@@ -118,6 +118,10 @@ func marshalSummary(s api.HostSummary) []byte {
 		switch {
 		case err == nil && len(out) <= maxSummary:
 			return out
+		case len(s.Lossy) > 0:
+			s.Lossy = s.Lossy[:len(s.Lossy)-1]
+		case len(s.Short) > 0:
+			s.Short = s.Short[:len(s.Short)-1]
 		case len(s.Lost) > 0:
 			s.Lost = s.Lost[:len(s.Lost)-1]
 		case s.Reason != "":
@@ -145,12 +149,17 @@ func cut(s api.HostSummary) api.HostSummary {
 	s.Reason = text(s.Reason, maxReason)
 	s.MTU, s.Peers = max(s.MTU, 0), max(s.Peers, 0)
 	s.Reached = min(max(s.Reached, 0), s.Peers)
-	var lost []string
-	for _, name := range s.Lost[:min(len(s.Lost), maxLost)] {
-		lost = append(lost, text(name, maxWord))
-	}
-	s.Lost = lost
+	s.Impaired = min(max(s.Impaired, 0), s.Reached)
+	s.Lost, s.Short = cutNames(s.Lost, maxLost), cutNames(s.Short, maxLost)
+	s.Lossy = cutNames(s.Lossy, maxLost-len(s.Short))
 	return s
+}
+
+func cutNames(all []string, most int) (out []string) {
+	for _, name := range all[:min(len(all), most)] {
+		out = append(out, text(name, maxWord))
+	}
+	return out
 }
 
 // text returns the printable characters of s, at most limit bytes of them.

@@ -2,6 +2,7 @@ package hello
 
 import (
 	"bytes"
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -47,11 +48,19 @@ func TestSummaryLimits(t *testing.T) {
 	long := summaryOf(strings.Repeat("v", 1000))
 	long.Reason = strings.Repeat("\"", 5000)
 	for range 1000 {
-		long.Lost = append(long.Lost, strings.Repeat("host", 100))
+		name := strings.Repeat("host", 100)
+		long.Lost, long.Short, long.Lossy = append(long.Lost, name), append(long.Short, name), append(long.Lossy, name)
 	}
 	b := marshalSummary(long)
 	if s, err := parseSummary(b); err != nil || len(b) > maxSummary || len(s.Lost) == 0 || len(s.Version) != maxWord {
 		t.Errorf("%d bytes, %+v, %v", len(b), s, err)
+	}
+	many := api.HostSummary{Peers: 99, Reached: 99, Impaired: 99}
+	for i := range 8 {
+		many.Short, many.Lossy = append(many.Short, fmt.Sprint("s", i)), append(many.Lossy, fmt.Sprint("l", i))
+	}
+	if s, err := parseSummary(marshalSummary(many)); err != nil || s.Impaired != 99 || len(s.Short) != 8 || len(s.Lossy) != 2 {
+		t.Errorf("%+v, %v", s, err)
 	}
 	s, err := parseSummary([]byte(`{"version":"9\u001b[2J\n","at":"2030-01-01T00:00:00Z","mtu":-1,"new":{"a":[1]},"health":"splendid","peers":2,"reached":9}`))
 	if want := (api.HostSummary{Version: "9[2J", Peers: 2, Reached: 2}); err != nil || !reflect.DeepEqual(s, want) {

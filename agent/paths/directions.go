@@ -58,20 +58,20 @@ func (n *network) speak(ctx context.Context, host probe.Host, interval time.Dura
 // summary returns what this host says of itself.
 func (n *network) summary() api.HostSummary {
 	out := n.m.o.Summary(n.Name)
-	var lost []string
+	names := map[string][]string{} // by state
 	for _, p := range n.peers {
-		switch {
-		case !p.Held:
+		if !p.Held {
 			continue
-		case p.shown.State == api.PathLost:
-			lost = append(lost, p.Node)
-		case p.shown.State != "":
-			out.Reached++
 		}
 		out.Peers++
+		names[p.shown.State] = append(names[p.shown.State], p.Node)
 	}
-	slices.Sort(lost)
-	out.Lost = lost // the Speaker cuts a long list
+	for _, list := range names {
+		slices.Sort(list)
+	}
+	out.Lost, out.Short, out.Lossy = names[api.PathLost], names[api.PathShort], names[api.PathLossy] // cut by the Speaker
+	out.Impaired = len(out.Short) + len(out.Lossy)
+	out.Reached = out.Impaired + len(names[api.PathReached])
 	return out
 }
 

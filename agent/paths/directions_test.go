@@ -3,6 +3,7 @@ package paths
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -201,6 +202,24 @@ func TestOnlyPings(t *testing.T) {
 				if p := s.of(node); p.State != api.PathReached || p.Reason != want {
 					t.Errorf("%s: %+v", node, p)
 				}
+			}
+		})
+	})
+}
+
+// TestSummaryOfPaths: the other hosts are told which paths are lost, which short, and how many are reached.
+func TestSummaryOfPaths(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := simulate(t, 4)
+		s.gone["host-0000"], s.limit["host-0001"], s.pace = true, 1400, time.Minute
+		s.follow()
+		s.run(func() {
+			s.expect(api.Warning, "2 of 4 hosts")
+			time.Sleep(time.Minute)
+			got := s.others[s.peers[3].Subnets[0].Addr()].Of(own).Summary
+			if got.Peers != 4 || got.Reached != 3 || got.Impaired != 1 || !slices.Equal(got.Lost, []string{"host-0000"}) ||
+				!slices.Equal(got.Short, []string{"host-0001"}) || got.Lossy != nil {
+				t.Errorf("%+v", got)
 			}
 		})
 	})
