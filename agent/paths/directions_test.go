@@ -188,16 +188,22 @@ func TestOnlyMessagesAreLost(t *testing.T) {
 }
 
 // TestOnlyPings: it is said of a path on which no message has ever arrived that only pings are known to pass, except to
-// a host whose agent sends none. So it is if something else answers the pings, such as a container with that address.
+// a host whose agent sends none. So it is when a container takes the address of a host that is down, and answers for it.
 func TestOnlyPings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := simulate(t, 3)
+		s := simulate(t, 4)
 		s.peers[2].Flannel = true
 		s.followOne(s.peers[0])
+		s.followOne(s.peers[3])
 		s.run(func() {
-			s.expect(api.Passing, "packets reach 3 of 3 hosts, but only pings are known to pass to 1 of them: host-0001. ")
+			s.expect(api.Passing, "packets reach 4 of 4 hosts, but only pings are known to pass to 1 of them: host-0001. ")
+			s.change(func() { s.gone["host-0003"], s.usurped["host-0003"] = true, true })
+			s.expect(api.Passing, "packets reach 4 of 4 hosts, but only pings are known to pass to 2 of them: host-0001, host-0003. ")
 			for node, want := range map[string]string{
-				"host-0000": "", "host-0001": "only pings are known to pass, no UDP message from host-0001 has arrived", "host-0002": "",
+				"host-0000": "",
+				"host-0001": "only pings are known to pass, no UDP message from host-0001 has arrived",
+				"host-0002": "",
+				"host-0003": "only pings are known to pass, no UDP message from host-0003 arrives",
 			} {
 				if p := s.of(node); p.State != api.PathReached || p.Reason != want {
 					t.Errorf("%s: %+v", node, p)

@@ -1,10 +1,13 @@
 package paths
 
 import (
+	"net/netip"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/lenonet/leno/agent/hello"
 	"github.com/lenonet/leno/api"
 )
 
@@ -82,4 +85,41 @@ func TestDoubtIsBounded(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestMonotonicClock: all times that are compared have a reading of the monotonic clock, so that a wall clock that jumps
+// by hours changes the state of no path, and no pause. Simulated time has no such reading.
+func TestMonotonicClock(t *testing.T) {
+	t.Parallel()
+	s := simulate(t, 2)
+	s.interval = time.Millisecond
+	s.gone["host-0001"], s.limit["host-0000"] = true, 1400
+	s.peers[0].Member = api.MemberFailed
+	s.followOne(s.peers[0])
+	other := s.others[s.peers[0].Subnets[0].Addr()]
+	n := &network{Network: s.networks()[0], m: s.monitor, peers: map[netip.Prefix]*peer{},
+		speaker: hello.NewSpeaker(s.wire.Listen, helloPerSec)}
+	defer n.leave()
+	var without []string
+	for range 30 {
+		n.pass(t.Context())
+		other.Ask(own)
+		short, lost := n.peers[s.peers[0].Subnets[0]], n.peers[s.peers[1].Subnets[0]]
+		heard := n.speaker.Of(short.addrs[0])
+		without = nil
+		for name, at := range map[string]time.Time{
+			"searched": n.searched, "due": short.due, "lastFull": short.lastFull, "asked": short.asked, "search": short.search,
+			"followed": short.followed, "Summary.At": short.summary.At, "doubt": short.doubt.since, "Since": lost.shown.Since,
+			"Tested": short.shown.Tested, "History": short.history.shown.Last, "Heard": heard.Heard, "Asked": heard.Asked,
+			"Arrived": heard.Arrived, "member": n.hosts.hosts[s.peers[0].Subnets[0]].member.since,
+		} {
+			if !strings.Contains(at.String(), " m=") { // time.Time prints that reading
+				without = append(without, name)
+			}
+		}
+		if len(without) == 0 {
+			return
+		}
+	}
+	t.Errorf("without a reading of the monotonic clock, or never set: %q", without)
 }

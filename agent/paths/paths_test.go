@@ -54,6 +54,7 @@ type simulation struct {
 
 	sending  map[string]bool // packets of containers are sent to these nodes, which answer none
 	counters map[string]api.Counters
+	usurped  map[string]bool // something else has the host's address, and answers pings
 
 	bytes int            // sent
 	tests map[string]int // by node
@@ -65,7 +66,7 @@ var own = netip.MustParseAddr("10.5.255.0")
 func simulate(t *testing.T, peers int) *simulation {
 	s := &simulation{t: t, gone: map[string]bool{}, limit: map[string]int{}, interval: 10 * time.Second, version: "1",
 		pace: longestPause, others: map[netip.Addr]*hello.Speaker{}, closed: map[string]string{},
-		sending: map[string]bool{}, counters: map[string]api.Counters{}, tests: map[string]int{}}
+		sending: map[string]bool{}, counters: map[string]api.Counters{}, tests: map[string]int{}, usurped: map[string]bool{}}
 	s.wire.Lose = s.loses
 	for i := range peers {
 		s.peers = append(s.peers, api.Peer{
@@ -175,7 +176,7 @@ func (s *simulation) way(h probe.Host, node string, to netip.Addr, r api.ProbeRe
 			s.bytes += 21 * limit // of the search
 		}
 	}
-	if s.gone[node] || s.closed[node] != "" || s.filtered {
+	if !s.usurped[node] && (s.gone[node] || s.closed[node] != "" || s.filtered) {
 		w = way(to, r.Count, 0, 0)
 	}
 	s.bytes += w.Small.Sent*w.Small.Bytes + w.Full.Sent*w.Full.Bytes
