@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/lenonet/leno/agent/doctor"
 	"github.com/lenonet/leno/agent/examine"
 	"github.com/lenonet/leno/agent/fleet"
 	"github.com/lenonet/leno/agent/members"
@@ -52,6 +54,9 @@ func newDiagnostics(log hclog.Logger, o Options, env *network.Deps, s *settings,
 		Changed:  env.Reports.Changed,
 		Interval: func() time.Duration { return s.get().ProbeInterval },
 		Summary:  d.summary,
+		LosesDatagrams: func(ctx context.Context, own netip.Addr, to netip.Prefix) bool {
+			return o.Datagrams(ctx, own, to) == doctor.No
+		},
 	})
 	return d
 }

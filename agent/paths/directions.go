@@ -151,12 +151,12 @@ func (n *network) forget(p *peer) {
 
 // hear takes over what is known of each direction of the path to a peer: the worse family counts.
 func (n *network) hear(p *peer) {
-	p.shown.ToPeer, p.shown.FromPeer, p.unheard = nil, nil, ""
+	p.shown.ToPeer, p.shown.FromPeer, p.datagrams.unheard = nil, nil, ""
 	never := 3*n.every(n.m.o.Interval(), hello.MessageLen, helloPerSec) + longestPause // it was asked several times
 	for _, a := range p.addrs {
 		v := n.speaker.Of(a)
 		if v.Heard.IsZero() && time.Since(p.followed) > never && n.speakErr == nil && p.speaks(n.from) {
-			p.unheard = fmt.Sprintf("only pings are known to pass, no UDP message from %s has arrived", p.Node)
+			p.datagrams.unheard = fmt.Sprintf("only pings are known to pass, no UDP message from %s has arrived", p.Node)
 		}
 		to, from := v.ToPeer, v.FromPeer
 		if p.shown.State == api.PathLost && time.Since(v.Heard) > 2*longestPause && valueOf(from) < 1 {
@@ -164,11 +164,11 @@ func (n *network) hear(p *peer) {
 		}
 		if valueOf(to) == 1 && p.shown.State != api.PathLost {
 			to = nil // perhaps a rule of the peer drops only messages
-			p.unheard = fmt.Sprintf("only pings are known to pass, no UDP message from this host reaches %s", p.Node)
+			p.datagrams.unheard = fmt.Sprintf("only pings are known to pass, no UDP message from this host reaches %s", p.Node)
 		}
 		if valueOf(from) == 1 && (p.shown.State != api.PathLost || p.outside == silentOutside) {
 			from = nil // perhaps one of this host does, or the peer's agent does not run, or its host
-			p.unheard = fmt.Sprintf("only pings are known to pass, no UDP message from %s arrives", p.Node)
+			p.datagrams.unheard = fmt.Sprintf("only pings are known to pass, no UDP message from %s arrives", p.Node)
 		}
 		p.shown.ToPeer, p.shown.FromPeer = higher(p.shown.ToPeer, to), higher(p.shown.FromPeer, from)
 		if v.Summary.At.After(p.summary.At) {
@@ -177,6 +177,7 @@ func (n *network) hear(p *peer) {
 			p.hasNews = p.hasNews || !reflect.DeepEqual(before, p.summary)
 		}
 	}
+	p.datagrams.isLost = p.datagrams.isLost && p.isOnlyPinged()
 }
 
 // speaks reports whether the peer's agent has an address to send messages from: with host-gw, it needs a bridge.
@@ -204,7 +205,7 @@ func (p *peer) result() api.PeerPath {
 		out.Reason += "; Consul reports the host as failed"
 	}
 	if out.State == api.PathReached {
-		out.Reason = p.unheard
+		out.Reason = p.datagrams.reason()
 	}
 	return out
 }

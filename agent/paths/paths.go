@@ -81,6 +81,10 @@ type Options struct {
 	Changed   *watch.Value[struct{}] // set when the state of a path, or what a peer says of itself, has changed
 	Interval  func() time.Duration   // the shortest one from one probe of a peer to the next; 0 switches the tests off
 
+	// LosesDatagrams reports whether UDP and TCP from an address of this host to a subnet are lost where pings pass, and
+	// no rule drops them. It is false if that is not known.
+	LosesDatagrams func(ctx context.Context, own netip.Addr, to netip.Prefix) bool
+
 	// Summary returns what this host says of itself in a network to its peers. Run adds what it knows of the paths.
 	Summary func(network string) api.HostSummary
 }
@@ -197,7 +201,8 @@ type network struct {
 	from  probe.Host // as it was in the last pass
 	err   error      // of the last probe for which packets were due
 
-	searched time.Time // when the largest packet that passes was last searched for
+	searched  time.Time // when the largest packet that passes was last searched for
+	datagrams time.Time // when a path was last tested with UDP and TCP
 
 	speaker  *hello.Speaker
 	speakErr error // of its last Follow
@@ -207,8 +212,9 @@ type network struct {
 type peer struct {
 	path
 	api.Peer
-	doubt    doubt
-	reported api.PeerPath // what tell has seen last
+	doubt     doubt
+	datagrams datagrams
+	reported  api.PeerPath // what tell has seen last
 
 	addrs    []netip.Addr // that the host has in the overlay, in the families of this host
 	asked    time.Time    // when this host sent it the last question
@@ -216,7 +222,6 @@ type peer struct {
 	summary  api.HostSummary
 	hasNews  bool      // summary has changed since tell
 	followed time.Time // when it came into the datapath
-	unheard  string    // says that only pings pass, "" if messages do or it is not known
 }
 
 // isSame reports whether packets to a peer take the same way as before.
@@ -409,6 +414,7 @@ func (n *network) probe(ctx context.Context, host probe.Host, interval time.Dura
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() { n.ask(ctx, interval, c.suspicious) })
+	wg.Go(func() { n.testDatagrams(ctx, now) })
 	for i := range sets {
 		set := &sets[i]
 		wg.Go(func() { set.results, set.err = n.send(ctx, set.host, set.peers, set.request) })

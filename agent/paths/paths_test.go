@@ -54,6 +54,8 @@ type simulation struct {
 
 	sending  map[string]bool // packets of containers are sent to these nodes, which answer none
 	counters map[string]api.Counters
+	lossy    map[string]bool // UDP and TCP to these nodes are lost
+	asked    int             // how often that was tested
 	usurped  map[string]bool // something else has the host's address, and answers pings
 
 	bytes int            // sent
@@ -66,7 +68,8 @@ var own = netip.MustParseAddr("10.5.255.0")
 func simulate(t *testing.T, peers int) *simulation {
 	s := &simulation{t: t, gone: map[string]bool{}, limit: map[string]int{}, interval: 10 * time.Second, version: "1",
 		pace: longestPause, others: map[netip.Addr]*hello.Speaker{}, closed: map[string]string{},
-		sending: map[string]bool{}, counters: map[string]api.Counters{}, tests: map[string]int{}, usurped: map[string]bool{}}
+		sending: map[string]bool{}, counters: map[string]api.Counters{}, tests: map[string]int{}, usurped: map[string]bool{},
+		lossy: map[string]bool{}}
 	s.wire.Lose = s.loses
 	for i := range peers {
 		s.peers = append(s.peers, api.Peer{
@@ -84,6 +87,13 @@ func simulate(t *testing.T, peers int) *simulation {
 		Networks: s.networks,
 		Probe:    s.probe,
 		Listen:   s.wire.Listen,
+		LosesDatagrams: func(_ context.Context, _ netip.Addr, to netip.Prefix) bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.asked++
+			i := slices.IndexFunc(s.peers, func(p api.Peer) bool { return slices.Contains(p.Subnets, to) })
+			return s.lossy[s.peers[i].Node]
+		},
 		Summary: func(string) api.HostSummary {
 			s.mu.Lock()
 			defer s.mu.Unlock()

@@ -55,7 +55,7 @@ func (n *network) tell() {
 // judge returns the result of the health check. Only peers that hold their leases count: a host without one may be
 // gone.
 func (n *network) judge() (status, reason string) {
-	var peers, pinged []*peer
+	var peers, pinged, blocked []*peer
 	untested := 0
 	for _, p := range n.peers {
 		if p.Held {
@@ -63,12 +63,15 @@ func (n *network) judge() (status, reason string) {
 			switch {
 			case p.shown.State == "":
 				untested++
-			case p.shown.State == api.PathReached && p.unheard != "":
+			case p.datagrams.isLost:
+				blocked = append(blocked, p)
+			case p.isOnlyPinged():
 				pinged = append(pinged, p)
 			}
 		}
 	}
-	bad, failure := worst(peers), ""
+	slices.SortFunc(blocked, func(a, b *peer) int { return strings.Compare(a.Node, b.Node) })
+	bad, failure := append(worst(peers), blocked...), ""
 	if n.err != nil {
 		failure = "not tested now: " + n.err.Error()
 	}
