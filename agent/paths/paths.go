@@ -39,7 +39,7 @@ const (
 	// paths are probed in each pass.
 	longestPause = 4 * time.Second
 
-	// mostSuspicious bounds the suspicious paths of a network that are probed in one pass.
+	// mostSuspicious bounds the suspicious paths of a network that are probed in one pass, for one family of addresses.
 	mostSuspicious = 16
 
 	// small is the size of a small packet, bytes. The bytes that may be sent each second are shared by small packets, full
@@ -50,9 +50,10 @@ const (
 	fullPerSec  = 900
 	helloPerSec = 300
 
-	// searchPause is the time from one search for the largest packet that passes to the next in a network. One needs some
-	// 25 packets, most of them almost full.
-	searchPause = 15 * time.Second
+	// searchPackets is how many packets one search for the largest packet that passes needs, most of them almost full.
+	// The searches in a network may send searchPerSec.
+	searchPackets = 25
+	searchPerSec  = 2000
 
 	// longestPass bounds a pass over one network, for which the others wait.
 	longestPass = 15 * time.Second
@@ -326,8 +327,12 @@ func (n *network) follow(interval time.Duration) {
 // every returns the time from one packet of a size to a peer to the next, if so many bytes a second are for such
 // packets. There is one for each family of addresses.
 func (n *network) every(interval time.Duration, size, perSec int) time.Duration {
-	bytes := len(n.peers) * len(n.from.Subnets) * size
-	return max(interval, time.Duration(bytes)*time.Second/time.Duration(perSec))
+	return max(interval, duration(len(n.peers)*len(n.from.Subnets)*size, perSec))
+}
+
+// duration returns in what time so many bytes may be sent.
+func duration(bytes, perSec int) time.Duration {
+	return time.Duration(bytes) * time.Second / time.Duration(perSec)
 }
 
 // chosen are the peers to probe in a pass: most with a small packet, some with a full one as well, those on suspicious
@@ -371,19 +376,23 @@ func (n *network) choose(now time.Time, interval time.Duration, mtu int) (c chos
 		}
 		return all[:most]
 	}
-	if len(short) > 0 && now.Sub(n.searched) >= searchPause {
+	families := max(len(n.from.Subnets), 1)
+	most, fullShare := mostSuspicious/families, fullPerSec
+	if len(short) > 0 {
+		most, fullShare = most/2, fullPerSec/2 // so that the bytes suffice for the short paths as well
+	}
+	if len(short) > 0 && now.Sub(n.searched) >= duration(searchPackets*mtu*families, searchPerSec) {
 		next := slices.MinFunc(short, func(a, b *peer) int {
 			return cmp.Or(a.search.Compare(b.search), strings.Compare(a.Node, b.Node))
 		})
 		n.searched, next.search, next.lastFull, c.search = now, now, now, []*peer{next}
 		short = slices.DeleteFunc(short, func(p *peer) bool { return p == next })
 	}
-	c.suspicious = first(c.suspicious, mostSuspicious, func(p *peer) time.Time { return p.shown.Tested })
-	bytes := max(mtu*len(n.from.Subnets), 1)
-	mostFull := func(perSec int) int { return max(1, int(longestPause.Seconds())*perSec/bytes) }
+	c.suspicious = first(c.suspicious, most, func(p *peer) time.Time { return p.shown.Tested })
+	mostFull := func(perSec int) int { return max(1, int(longestPause.Seconds())*perSec/max(mtu*families, 1)) }
 	fullTested := func(p *peer) time.Time { return p.lastFull }
-	c.full = first(c.full, mostFull(fullPerSec), fullTested)
-	c.full = append(c.full, first(short, mostFull(bytesPerSec), fullTested)...)
+	c.full = first(c.full, mostFull(fullShare), fullTested)
+	c.full = append(c.full, first(short, mostFull(fullPerSec), fullTested)...)
 	for _, p := range c.full {
 		p.lastFull = now // whatever is answered
 	}

@@ -338,11 +338,22 @@ func TestFault(t *testing.T) {
 	}
 }
 
-// TestBudget: a thousand hosts, half of which do not answer, cost no more than promised, and all that is found is so.
+// TestBudget: a thousand hosts, of which some do not answer, and others no full packets, cost no more than promised, and
+// all that is found is so.
 func TestBudget(t *testing.T) {
-	t.Run("all answer", func(t *testing.T) { checkBudget(t, 0, bytesPerSec, false) })
-	t.Run("all answer in both families", func(t *testing.T) { checkBudget(t, 0, bytesPerSec, true) })
-	t.Run("half of them answer", func(t *testing.T) { checkBudget(t, 500, 2*bytesPerSec, false) })
+	for name, row := range map[string]struct {
+		down, short  int // of the hosts with even numbers, and with odd ones
+		bothFamilies bool
+		allowed      float64
+	}{
+		"all answer":                      {0, 0, false, bytesPerSec},
+		"all answer in both families":     {0, 0, true, bytesPerSec},
+		"half of them answer":             {500, 0, false, 2 * bytesPerSec},
+		"half are short in both families": {0, 500, true, 2 * bytesPerSec},
+		"half short, half down, in both":  {500, 500, true, 2 * bytesPerSec},
+	} {
+		t.Run(name, func(t *testing.T) { checkBudget(t, row.down, row.short, row.allowed, row.bothFamilies) })
+	}
 }
 
 // TestBudgetOfShortPaths: paths on which full packets are lost cost no more than other faults, and the size that passes
@@ -392,11 +403,18 @@ func TestManyFaults(t *testing.T) {
 	})
 }
 
-// checkBudget lets so many of a thousand hosts be down, and allows so many bytes a second.
-func checkBudget(t *testing.T, down int, allowed float64, bothFamilies bool) {
+// checkBudget lets so many of a thousand hosts be down or short, and allows so many bytes a second.
+func checkBudget(t *testing.T, down, short int, allowed float64, bothFamilies bool) {
 	synctest.Test(t, func(t *testing.T) {
-		const peers, span = 1000, 5 * time.Minute
+		const peers = 1000
+		span := 5 * time.Minute
+		if down > 0 && bothFamilies {
+			span *= 2
+		}
 		s := simulate(t, peers)
+		for i := range short {
+			s.limit[fmt.Sprintf("host-%04d", 2*i+1)] = 1400
+		}
 		for i := range down {
 			s.gone[fmt.Sprintf("host-%04d", 2*i)] = true
 		}
