@@ -28,7 +28,7 @@ func classify(err error) retry.Class {
 	case is(registry.ErrDenied):
 		return retry.Denied
 	case is(registry.ErrNetworkFull, registry.ErrDuplicateNode, registry.ErrDuplicateAddress,
-		registry.ErrNetworkNotFound, registry.ErrInvalid, registry.ErrNotSupported):
+		registry.ErrHeld, registry.ErrNetworkNotFound, registry.ErrInvalid, registry.ErrNotSupported):
 		return retry.NeedsOperator
 	}
 	return retry.Transient

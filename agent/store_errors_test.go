@@ -21,6 +21,7 @@ func TestClassify(t *testing.T) {
 		{registry.ErrInvalid, retry.NeedsOperator},
 		{registry.ErrDuplicateNode, retry.NeedsOperator},
 		{registry.ErrDuplicateAddress, retry.NeedsOperator},
+		{registry.ErrHeld, retry.NeedsOperator},
 		{fmt.Errorf("define network n: %w", registry.ErrNotSupported), retry.NeedsOperator},
 		{registry.ErrUncertain, retry.Transient},
 		{registry.ErrConflict, retry.Transient},

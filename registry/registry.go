@@ -88,7 +88,8 @@ type Leases interface {
 	// Errors: ErrNetworkFull; a *RivalError of ErrDuplicateNode, ErrDuplicateAddress or ErrSetBack; ErrLeasesLost for a
 	// slot that the host is not using, see claim.LostLeases; ErrInvalid for a claim that no host could read; ErrConflict
 	// when the plan has changed, or when other hosts were faster again and again; ErrNetworkNotFound, as a *DeletedError,
-	// when the network was deleted; ErrHeld or ErrReserved for a claim with Exactly; ErrUnavailable, ErrDenied.
+	// when the network was deleted; ErrHeld or ErrReserved for a claim with Exactly; ErrHeld from a store that assigns
+	// subnets, when another host has that of this one, whichever record is the later; ErrUnavailable, ErrDenied.
 	Acquire(ctx context.Context, n Network, c Claim) (Lease, error)
 
 	// Renew keeps the lease's session alive for another TTL and writes nothing else, except that it removes other records

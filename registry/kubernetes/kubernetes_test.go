@@ -43,6 +43,7 @@ func TestContract(t *testing.T) {
 		{"unsuitable nodes", testUnsuitable},
 		{"public address of the operator", testOverwrite},
 		{"duplicate hosts", testDuplicate},
+		{"one subnet of two nodes", testSharedSubnet},
 		{"node of another host before", testTakeOver},
 		{"lost lease", testLost},
 		{"release", testRelease},
@@ -256,6 +257,40 @@ func testDuplicate(t *testing.T, c *cluster) {
 	}
 	if len(c.Annotations(t, "host-b")) > 0 {
 		t.Error("a refused claim was written")
+	}
+}
+
+// testSharedSubnet: of two Nodes with the same subnet, only the older one's host uses it.
+func testSharedSubnet(t *testing.T, c *cluster) {
+	a, b := c.open(t, "host-a", vxlanConf), c.open(t, "host-b", vxlanConf)
+	c.add(t, "host-a", nil, "10.244.1.0/24")
+	c.add(t, "host-b", nil, "10.244.1.0/24")
+	l := acquire(t, b, claim(t, "host-b", 2))
+	acquire(t, a, claim(t, "host-a", 1))
+	watched, _, err := b.WatchLease(t.Context(), network(t, b), l.Subnet(), 0)
+	if err != nil || watched.Node != "host-a" {
+		t.Errorf("the subnet is that of %+v, %v", watched, err)
+	}
+	set, _ := await(t, b, "host-a 10.244.1.0/24")
+	if len(set.Bad) != 1 || !strings.Contains(set.Bad[0].Reason, "that of nodes/host-a") {
+		t.Errorf("bad records %+v", set.Bad)
+	}
+	running := claim(t, "host-b", 2)
+	running.Session, running.Prefer, running.Since, running.Running = l.Session, l.Subnet(), l.ModifyIndex, true
+	for _, refused := range []registry.Claim{running, claim(t, "host-b", 2)} {
+		_, err = b.Acquire(t.Context(), network(t, b), refused)
+		if !errors.Is(err, registry.ErrHeld) || !strings.Contains(err.Error(), "10.244.1.0/24 is that of nodes/host-a") {
+			t.Errorf("acquired the other Node's subnet: %v", err)
+		}
+	}
+	c.Annotate(t, "host-a", map[string]any{lenoAnnotation: "x"}) // a record that no host can use takes nothing
+	await(t, b, "host-b 10.244.1.0/24")
+	if again := acquire(t, b, running); again.ModifyIndex != l.ModifyIndex {
+		t.Errorf("acquired %+v, held %+v", again, l)
+	}
+	watched, _, err = b.WatchLease(t.Context(), network(t, b), l.Subnet(), 0)
+	if err != nil || watched.Node != "host-b" {
+		t.Errorf("the subnet is that of %+v, %v", watched, err)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/registry"
+	"github.com/lenonet/leno/registry/belief"
 	claims "github.com/lenonet/leno/registry/claim"
 )
 
@@ -51,11 +52,13 @@ func (c *connection) acquire(ctx context.Context, n registry.Network, claim regi
 	if claim.PublicIPs, err = nd.overwrite(c.names, claim.PublicIPs); err != nil {
 		return registry.Lease{}, err
 	}
-	wanted, err := annotations(n, claims.Lease(n, claim, slot), c.names)
+	lease := claims.Lease(n, claim, slot)
+	lease.CreateIndex = nd.created
+	wanted, err := annotations(n, lease, c.names)
 	if err != nil {
 		return registry.Lease{}, err
 	}
-	if err := c.checkDuplicates(ctx, n, claim, nd); err != nil {
+	if err := c.checkOthers(ctx, n, claim, nd, lease); err != nil {
 		return registry.Lease{}, err
 	}
 	if changes := nd.differing(wanted, c.names); len(changes) > 0 {
@@ -154,8 +157,11 @@ func (n *node) overwrite(a names, addrs []netip.Addr) ([]netip.Addr, error) {
 	return addrs, nil
 }
 
-// checkDuplicates returns an error if another Node has the lease of a host that could be mistaken for the claim's.
-func (c *connection) checkDuplicates(ctx context.Context, n registry.Network, claim registry.Claim, own *node) error {
+// checkOthers returns an error if an older Node has a subnet of the lease that a claim gets, or if another Node has the
+// lease of a host that could be mistaken for the claim's.
+func (c *connection) checkOthers(
+	ctx context.Context, n registry.Network, claim registry.Claim, own *node, lease registry.Lease,
+) error {
 	t := c.mirror.Followed()
 	if t == nil {
 		var err error
@@ -170,8 +176,14 @@ func (c *connection) checkDuplicates(ctx context.Context, n registry.Network, cl
 		held = &l
 	}
 	read, _ := c.reader(n)
-	for _, r := range c.leases.Stored(t, n, read) {
-		if r.Err != nil || r.Key == own.Key() {
+	isOwn := func(r *belief.Record) bool { return r.Key == own.Key() }
+	others := slices.DeleteFunc(c.leases.Stored(t, n, read), isOwn)
+	for _, r := range disown(append(others, &belief.Record{Key: own.Key(), Lease: lease})) {
+		if isOwn(r) && r.Err != nil {
+			return fmt.Errorf("%w: node %s: %s; delete one of the two Nodes, which gets another podCIDR when it registers "+
+				"again", registry.ErrHeld, own.name, strings.TrimPrefix(r.Err.Error(), registry.ErrInvalid.Error()+": "))
+		}
+		if r.Err != nil || isOwn(r) {
 			continue
 		}
 		err := registry.Contradicts(r.Lease, claim, held)
@@ -291,30 +303,37 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 		return registry.Lease{}, 0, registry.Wrap(err, "watch lease")
 	}
 	conn := c.own
-	var found *node // of several, the oldest one
+	read, _ := conn.reader(n)
+	var found *belief.Record
 	var index uint64
 	err = conn.mirror.Await(ctx, after == 0, func(t *tree) (bool, time.Time) {
 		found = nil
-		for _, nd := range t.Records {
-			if nd.hasLease(conn.names) && nd.covers(n.Plan, slot) && (found == nil || nd.created < found.created) {
-				found = nd
+		for _, r := range disown(conn.leases.Stored(t, n, read)) {
+			isUsable := r.Err == nil && r.Lease.Slot == slot
+			if isUsable || r.Err != nil && found == nil && t.Get(r.Key).covers(n.Plan, slot) {
+				found = r
+			}
+			if isUsable {
+				break
 			}
 		}
 		content, latest := "", uint64(1)
 		if found != nil {
-			content, latest = fmt.Sprintf("%s %d", found.uid, found.modified), found.modified
+			latest = found.Lease.ModifyIndex
+			content = fmt.Sprintf("%s %d %v", found.Lease.Session, latest, found.Err)
 		}
 		index = conn.versions.Index(fmt.Sprint("lease ", slot), content, latest)
 		return index != after, time.Time{}
 	})
+	if err == nil && found == nil {
+		err = registry.ErrLeaseNotFound
+	} else if err == nil {
+		err = found.Err
+	}
 	if err != nil {
-		return registry.Lease{}, 0, registry.Wrap(err, "watch lease %s in network %s", subnet, n.Name)
+		return registry.Lease{}, index, registry.Wrap(err, "lease %s of network %s", subnet, n.Name)
 	}
-	if found == nil {
-		return registry.Lease{}, index, registry.Wrap(registry.ErrLeaseNotFound, "lease %s of network %s", subnet, n.Name)
-	}
-	lease, _, err := found.lease(n, conn.names)
-	return lease, index, registry.Wrap(err, "lease %s of network %s", subnet, n.Name)
+	return found.Lease, index, nil
 }
 
 // covers reports whether the Node's first subnet is that of a slot.

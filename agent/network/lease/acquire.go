@@ -95,6 +95,9 @@ func (k *Keeper) acquireOnce(ctx context.Context, n registry.Network, claim regi
 			if isAnswer && !looked && isRemembered(claim) { // another host may have taken the subnet by now
 				record, _, _ = k.o.Registry.WatchLease(ctx, n, claim.Prefer, 0)
 			}
+			if errors.Is(err, registry.ErrHeld) {
+				claim.Since = min(claim.Since, 1) // the record is not from before, whatever its version
+			}
 			if isAnothers(record, claim) {
 				err = k.supersede(claim.Prefer, record)
 			}

@@ -84,3 +84,22 @@ func TestSupersededAfterARestore(t *testing.T) {
 		}
 	})
 }
+
+// TestSupersededByAnOlderRecord: a store that assigns subnets refuses this host's to it. The record of the host that
+// has the subnet counts, although it is older than this host's own.
+func TestSupersededByAnOlderRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a")
+		b := a.rival("b", netip.MustParsePrefix("10.5.1.0/24"))
+		backup := a.store.Backup()
+		a.store.Delete(leaseKey(b.Subnet()))
+		a.start().held()
+		subnet := a.subnet()
+		a.registry.SetOne("Acquire", registry.ErrHeld)
+		a.store.Restore(backup)
+		a.check(health.Lease, api.Critical, subnet.String(), `"b"`, "withdrawn", registry.ErrHeld.Error())
+		if s := a.keeper.Status(); s.State != Superseded || s.Lease.Subnet().IsValid() {
+			t.Errorf("%+v", s)
+		}
+	})
+}
