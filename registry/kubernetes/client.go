@@ -7,7 +7,8 @@
 // ConfigMap, which its operator maintains. So a client neither defines networks nor takes leases from other hosts, and
 // there are no reservations: these methods return registry.ErrNotSupported.
 //
-// A lease is held for as long as its Node exists. Its session is the Node's uid.
+// A lease is held for as long as its Node exists. Its session is the Node's uid and, of a host with leno, the node id:
+// of two hosts that use the same Node, each sees that another one holds the lease.
 //
 // Resource versions are used as numbers. Officially they are opaque strings; they are etcd's revisions wherever etcd is
 // the storage of Kubernetes.

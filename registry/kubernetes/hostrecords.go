@@ -5,6 +5,7 @@ import (
 	"context"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/lenonet/leno/registry"
 )
@@ -27,7 +28,14 @@ func (c *Client) HostRecords(ctx context.Context, network string, h registry.Hos
 		}
 		sameHost := h.NodeID != "" && l.NodeID == h.NodeID || h.Node != "" && l.Node == h.Node ||
 			nd.name == c.conf.NodeName
-		if sameHost || slices.Contains(h.Sessions, l.Session) {
+		// Of a record that cannot be read, the session lacks the node id.
+		i := slices.IndexFunc(h.Sessions, func(s string) bool {
+			return s == l.Session || l.NodeID == "" && strings.HasPrefix(s, l.Session)
+		})
+		if i >= 0 {
+			l.Session = h.Sessions[i]
+		}
+		if sameHost || i >= 0 {
 			out.Leases = append(out.Leases, l)
 		}
 	}
@@ -46,7 +54,7 @@ func (n *node) anyLease(network string, a names) (registry.Lease, bool) {
 		return registry.Lease{}, false
 	}
 	l := registry.ReadableLease([]byte(record))
-	l.Network, l.Session, l.CreateIndex, l.ModifyIndex = network, n.uid, n.created, n.modified
+	l.Network, l.Session, l.CreateIndex, l.ModifyIndex = network, n.session(l.NodeID), n.created, n.modified
 	if implied := n.impliedPlan(); len(implied) > 0 {
 		l.Subnets = implied.Prefixes()
 	}

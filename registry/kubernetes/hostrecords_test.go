@@ -69,7 +69,7 @@ func testHostRecords(t *testing.T, c *cluster) {
 			c.add(t, "host-a", nil, "10.244.1.0/24")
 			c.add(t, "host-b", nil, "10.244.2.0/24")
 			c.add(t, "host-f", flannelNode(9), "10.244.3.0/24")
-			acquire(t, a, claim(t, "host-a", 1))
+			me.Sessions = []string{acquire(t, a, claim(t, "host-a", 1)).Session}
 			acquire(t, b, claim(t, "host-b", 2))
 			tt.change(t, a)
 			leases, got := found(t, a, me)
@@ -77,7 +77,7 @@ func testHostRecords(t *testing.T, c *cluster) {
 				t.Fatalf("found %q, want %q", got, tt.want)
 			}
 			for _, l := range leases {
-				if !l.Held() || fmt.Sprint(l.PublicIPs) != "[192.0.2.1]" {
+				if l.Session != me.Sessions[0] || fmt.Sprint(l.PublicIPs) != "[192.0.2.1]" {
 					t.Errorf("found %+v", l)
 				}
 				if err := a.Release(t.Context(), l); err != nil {

@@ -44,6 +44,7 @@ func TestContract(t *testing.T) {
 		{"public address of the operator", testOverwrite},
 		{"duplicate hosts", testDuplicate},
 		{"one subnet of two nodes", testSharedSubnet},
+		{"one node of two hosts", testSharedNode},
 		{"node of another host before", testTakeOver},
 		{"lost lease", testLost},
 		{"release", testRelease},
@@ -294,11 +295,37 @@ func testSharedSubnet(t *testing.T, c *cluster) {
 	}
 }
 
+// testSharedNode: of two hosts with the same Node, the one that has its lease keeps it.
+func testSharedNode(t *testing.T, c *cluster) {
+	a, b := c.open(t, "host-a", vxlanConf), c.open(t, "host-a", vxlanConf)
+	c.add(t, "host-a", nil, "10.244.1.0/24")
+	l := acquire(t, a, claim(t, "host-a", 1))
+	second := claim(t, "host-b", 2)
+	_, err := b.Acquire(t.Context(), network(t, b), second)
+	rival := &registry.RivalError{}
+	if !errors.Is(err, registry.ErrDuplicateNode) || !errors.As(err, &rival) || rival.Lease.NodeID != "id-host-a" {
+		t.Errorf("acquired the other host's Node: %v", err)
+	}
+	const remedy = "kubectl annotate node host-a leno.lenonet.io/lease-"
+	if text := fmt.Sprint(err); !strings.Contains(text, "node_name") || !strings.Contains(text, remedy) {
+		t.Errorf("%s does not say what to do", text)
+	}
+	restored := second // the store shows a lease again that was there before this host's
+	restored.Prefer, restored.Since, restored.Running = l.Subnet(), l.ModifyIndex+1, true
+	now := acquire(t, b, restored)
+	watched, _, err := a.WatchLease(t.Context(), network(t, a), l.Subnet(), 0)
+	if err != nil || watched.NodeID != "id-host-b" || watched.Session != now.Session || watched.Session == l.Session {
+		t.Errorf("watched %+v, %v; the other host's is %+v", watched, err, now)
+	}
+	c.Annotate(t, "host-a", map[string]any{lenoAnnotation: nil})
+	acquire(t, a, claim(t, "host-a", 1))
+}
+
 func testTakeOver(t *testing.T, c *cluster) {
 	a := c.open(t, "host-a", vxlanConf)
 	c.add(t, "host-a", flannelNode(1), "10.244.1.0/24")
 	acquire(t, a, claim(t, "host-a", 1))
-	reinstalled := claim(t, "host-a", 5)
+	reinstalled := claim(t, "host-a", 1)
 	reinstalled.NodeID = "id-other"
 	l := acquire(t, a, reinstalled)
 	set, _ := await(t, a, "host-a 10.244.1.0/24")

@@ -20,8 +20,9 @@ const maxTries = 10
 // Acquire implements registry.Leases. The subnets are those that Kubernetes has assigned to this host's Node, whatever
 // the claim prefers. Without a Node or its podCIDR, the error wraps registry.ErrLeaseNotFound.
 //
-// The Node belongs to the host that runs under its name, so another node id or addresses in its annotations are
-// replaced. The operator's annotations public-ip-overwrite and public-ipv6-overwrite replace the claim's addresses.
+// The Node belongs to the machine that runs under its name, so another node id or other addresses in its annotations
+// are replaced, but not both: then two hosts use the Node, and the error is an ErrDuplicateNode. The operator's
+// annotations public-ip-overwrite and public-ipv6-overwrite replace the claim's addresses.
 func (c *Client) Acquire(ctx context.Context, n registry.Network, claim registry.Claim) (registry.Lease, error) {
 	var lease registry.Lease
 	err := c.check(n.Name)
@@ -157,11 +158,23 @@ func (n *node) overwrite(a names, addrs []netip.Addr) ([]netip.Addr, error) {
 	return addrs, nil
 }
 
-// checkOthers returns an error if an older Node has a subnet of the lease that a claim gets, or if another Node has the
-// lease of a host that could be mistaken for the claim's.
+// checkOthers returns an error if another host has its lease on the claim's Node, if an older Node has a subnet of the
+// lease that the claim gets, or if another Node has the lease of a host that could be mistaken for the claim's.
 func (c *connection) checkOthers(
 	ctx context.Context, n registry.Network, claim registry.Claim, own *node, lease registry.Lease,
 ) error {
+	var held *registry.Lease
+	if l, foreign, err := own.lease(n, c.names); err == nil && !foreign {
+		if isTaken(l, claim) {
+			return &registry.RivalError{Lease: l, Err: fmt.Errorf("%w: host %q (%s, node id %s) has the lease on node %[5]s: "+
+				"set another node_name in the kubernetes block of one of the two or, if that host is gone, run "+
+				"`kubectl annotate node %[5]s %[6]s-`",
+				registry.ErrDuplicateNode, l.Node, registry.Join(l.PublicIPs), l.NodeID, own.name, lenoAnnotation)}
+		}
+		if l.Session == claim.Session {
+			held = &l
+		}
+	}
 	t := c.mirror.Followed()
 	if t == nil {
 		var err error
@@ -170,11 +183,6 @@ func (c *connection) checkOthers(
 		}
 	}
 	var first error
-	var held *registry.Lease
-	l, foreign, err := own.lease(n, c.names)
-	if err == nil && !foreign && l.Session == claim.Session && l.NodeID == claim.NodeID {
-		held = &l
-	}
 	read, _ := c.reader(n)
 	isOwn := func(r *belief.Record) bool { return r.Key == own.Key() }
 	others := slices.DeleteFunc(c.leases.Stored(t, n, read), isOwn)
@@ -192,6 +200,13 @@ func (c *connection) checkOthers(
 		}
 	}
 	return first
+}
+
+// isTaken reports whether the lease on the Node of a claim is that of another host. A record that is older than the
+// claim's own is not: it came back when the store was set back.
+func isTaken(l registry.Lease, c registry.Claim) bool {
+	here := registry.Lease{PublicIPs: c.PublicIPs, Backend: c.Backend}
+	return l.NodeID != c.NodeID && !registry.SameMachine(l, here) && !(c.Running && l.ModifyIndex < c.Since)
 }
 
 // differing returns how to change the annotations that hosts write into the wanted ones.
@@ -213,7 +228,8 @@ func (n *node) differing(wanted map[string]string, a names) map[string]*string {
 // isOf reports whether the Node has the lease of the host that holds l.
 func (n *node) isOf(l registry.Lease) bool {
 	record, own := n.annotations[lenoAnnotation]
-	return own && n.uid == l.Session && registry.NodeIDOf([]byte(record)) == l.NodeID
+	uid, _, _ := strings.Cut(l.Session, sessionSeparator)
+	return own && n.uid == uid && registry.NodeIDOf([]byte(record)) == l.NodeID
 }
 
 // Renew implements registry.Leases.
@@ -258,10 +274,7 @@ func (c *connection) nodeOf(ctx context.Context, l registry.Lease) (*node, error
 		if err != nil && !errors.Is(err, errNotFound) {
 			return nil, err
 		}
-		if err == nil && nd.uid == l.Session {
-			if !nd.isOf(l) {
-				nd = nil
-			}
+		if err == nil && nd.isOf(l) {
 			return nd, nil
 		}
 	}

@@ -198,8 +198,17 @@ func (n *node) lease(network registry.Network, a names) (l registry.Lease, forei
 		l.Node = n.name
 	}
 	l.Session, l.CreateIndex, l.ModifyIndex = n.uid, n.created, n.modified
+	if !foreign {
+		l.Session = n.session(l.NodeID)
+	}
 	return l, foreign, nil
 }
+
+// sessionSeparator is between the uid of a Node and the node id of its host.
+const sessionSeparator = "/"
+
+// session returns the session of the lease that a host with leno has on the Node.
+func (n *node) session(nodeID string) string { return n.uid + sessionSeparator + nodeID }
 
 // value returns the annotations as the value of a lease that flannel writes to etcd.
 func (n *node) value(a names) ([]byte, error) {

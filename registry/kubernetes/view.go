@@ -37,7 +37,9 @@ func (r reader) Sources(t *tree) (out []*node) {
 func (r reader) Parse(n *node) *belief.Record {
 	out := &belief.Record{Key: n.Key(), Value: fmt.Appendf(nil, "%q %q", n.podCIDRs, n.annotations)}
 	out.Lease, _, out.Err = n.lease(r.network, r.names)
-	out.Lease.Session, out.Lease.CreateIndex, out.Lease.ModifyIndex = n.uid, n.created, n.modified
+	if out.Err != nil {
+		out.Lease.Session, out.Lease.CreateIndex, out.Lease.ModifyIndex = n.uid, n.created, n.modified
+	}
 	return out
 }
 
