@@ -399,9 +399,13 @@ func (d *definitionKeeper) watch(ctx context.Context, n registry.Network) error 
 			due = time.After(time.Until(restore))
 		default:
 			if err := d.restore(ctx, n); err != nil {
+				remedy := "`leno network apply` puts it back"
+				if errors.Is(err, registry.ErrNotSupported) { // the error says where it is defined
+					remedy = "put it back there"
+				}
 				d.report.Check(health.Network, api.Warning, fmt.Sprintf(
 					"the store has lost the network's definition, which stays in force, "+
-						"and this agent cannot put it back: %v; `leno network apply` puts it back", err))
+						"and this agent cannot put it back: %v; %s", err, remedy))
 				if err := backoff.Wait(ctx, err, changed); err != nil {
 					return err
 				}

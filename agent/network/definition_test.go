@@ -3,6 +3,7 @@ package network
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -73,6 +74,10 @@ func TestWatchDefinition(t *testing.T) {
 			denied(h)
 			h.store.Delete(networkKey)
 		}, nil, "cannot put it back", false},
+		{"lost in a store in which only an operator defines networks", func(h *watcher, _ memory.Backup) {
+			h.registry.SetOne("PutNetwork", fmt.Errorf("%w: it is defined in net-conf.json", registry.ErrNotSupported))
+			h.store.Delete(networkKey)
+		}, nil, "it is defined in net-conf.json; put it back there", false},
 		{"lost, and deleted then", func(h *watcher, _ memory.Backup) {
 			denied(h)
 			h.acquire()

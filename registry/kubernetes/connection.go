@@ -27,13 +27,17 @@ type connection struct {
 	mirror   *replica.Mirror[*node]
 	leases   *replica.Leases[*node, *node]
 	versions *replica.Versions // of the network and of single leases
-	file     fileVersion
-	settle   *atomic.Int64 // Config.Settle, a time.Duration
+	settle   *atomic.Int64     // Config.Settle, a time.Duration
+
+	// reading has an element while a call reads the network's configuration, and uses value and index.
+	reading chan struct{}
+	value   string // the configuration as it was read last
+	index   uint64 // of value, 0 before the first
 }
 
 func newConnection(c Config, access *accessCache, settle *atomic.Int64) *connection {
 	conn := &connection{conf: c, names: namesOf(c.AnnotationPrefix), access: access, settle: settle,
-		leases: &replica.Leases[*node, *node]{}, versions: &replica.Versions{}}
+		reading: make(chan struct{}, 1), leases: &replica.Leases[*node, *node]{}, versions: &replica.Versions{}}
 	// A dead connection is noticed after a ping is sent, and counts as lost.
 	conn.mirror = replica.NewMirror(conn, idleTime, 2*keepAliveTime, c.Logger)
 	return conn

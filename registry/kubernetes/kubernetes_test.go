@@ -60,6 +60,7 @@ func TestContract(t *testing.T) {
 		{"rotated credentials", testRotation},
 		{"outage", testOutage},
 		{"compaction", testCompaction},
+		{"restored storage", testRestored},
 	} {
 		t.Run(tt.name, func(t *testing.T) { tt.test(t, c) })
 	}

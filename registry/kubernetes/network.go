@@ -9,8 +9,6 @@ import (
 	"net/url"
 	"os"
 	"slices"
-	"strconv"
-	"sync"
 	"time"
 
 	"github.com/lenonet/leno/registry"
@@ -24,22 +22,29 @@ const (
 	configMapInterval = 30 * time.Second
 )
 
-// fileVersion is the network's configuration as it was read last from a file.
-type fileVersion struct {
-	mu    sync.Mutex
-	value string
-	index uint64 // of that value, 0 before the first
-}
-
-// readDefinition returns the network's configuration as it is now, and its index. The error is an ErrNetworkNotFound if
-// there is none.
+// readDefinition returns the network's configuration as it is now. Its index is the time in seconds at which it was
+// first read, or one more than the index before: a resource version or the time of a file does not grow when an older
+// state is restored. One call reads at a time, so that no older configuration follows a later one. The error is an
+// ErrNetworkNotFound if there is none.
 func (c *connection) readDefinition(ctx context.Context) (value []byte, index uint64, err error) {
-	if m := c.conf.ConfigMap; m.Name != "" {
-		value, index, err = c.readConfigMap(ctx, m)
-	} else {
-		value, index, err = c.file.read(c.conf.NetConf)
+	select {
+	case c.reading <- struct{}{}:
+		defer func() { <-c.reading }()
+	case <-ctx.Done():
+		return nil, 0, ctx.Err()
 	}
-	return value, index, registry.Wrap(err, "read %s", c.conf.source())
+	if m := c.conf.ConfigMap; m.Name != "" {
+		value, err = c.readConfigMap(ctx, m)
+	} else {
+		value, err = readFile(c.conf.NetConf)
+	}
+	if err != nil {
+		return nil, 0, registry.Wrap(err, "read %s", c.conf.source())
+	}
+	if c.index == 0 || string(value) != c.value {
+		c.value, c.index = string(value), max(uint64(max(1, time.Now().Unix())), c.index+1)
+	}
+	return value, c.index, nil
 }
 
 // source names where the configuration is.
@@ -50,37 +55,24 @@ func (c Config) source() string {
 	return c.NetConf
 }
 
-// read reads a file. Its index is the time of the change in seconds, or one more than the index before.
-func (d *fileVersion) read(path string) ([]byte, uint64, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+func readFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, 0, fmt.Errorf("%w: %w", registry.ErrNetworkNotFound, err)
+		return nil, fmt.Errorf("%w: %w", registry.ErrNetworkNotFound, err)
 	}
 	if err != nil {
-		return nil, 0, fmt.Errorf("%w: %w", registry.ErrUncertain, err)
+		return nil, fmt.Errorf("%w: %w", registry.ErrUncertain, err)
 	}
 	defer f.Close()
 	value, err := io.ReadAll(io.LimitReader(f, registry.MaxRecordSize+1))
 	if err != nil {
-		return nil, 0, fmt.Errorf("%w: %w", registry.ErrUncertain, err)
+		return nil, fmt.Errorf("%w: %w", registry.ErrUncertain, err)
 	}
-	info, err := f.Stat()
-	if err != nil {
-		return nil, 0, fmt.Errorf("%w: %w", registry.ErrUncertain, err)
-	}
-	if d.index == 0 || string(value) != d.value {
-		d.value, d.index = string(value), max(uint64(max(1, info.ModTime().Unix())), d.index+1)
-	}
-	return value, d.index, nil
+	return value, nil
 }
 
-func (c *connection) readConfigMap(ctx context.Context, m ConfigMap) ([]byte, uint64, error) {
+func (c *connection) readConfigMap(ctx context.Context, m ConfigMap) ([]byte, error) {
 	var o struct {
-		Metadata struct {
-			ResourceVersion string `json:"resourceVersion"`
-		} `json:"metadata"`
 		Data map[string]string `json:"data"`
 	}
 	path := "/api/v1/namespaces/" + url.PathEscape(m.Namespace) + "/configmaps/" + url.PathEscape(m.Name)
@@ -89,17 +81,13 @@ func (c *connection) readConfigMap(ctx context.Context, m ConfigMap) ([]byte, ui
 		err = fmt.Errorf("%w: %w", registry.ErrNetworkNotFound, err)
 	}
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	value, ok := o.Data[m.Key]
 	if !ok {
-		return nil, 0, fmt.Errorf("%w: the ConfigMap has no such key", registry.ErrNetworkNotFound)
+		return nil, fmt.Errorf("%w: the ConfigMap has no such key", registry.ErrNetworkNotFound)
 	}
-	index, err := strconv.ParseUint(o.Metadata.ResourceVersion, 10, 64)
-	if err != nil {
-		return nil, 0, fmt.Errorf("%w: resource version: %w", registry.ErrUncertain, err)
-	}
-	return []byte(value), index, nil
+	return []byte(value), nil
 }
 
 // parse returns the network of a configuration.
