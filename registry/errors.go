@@ -49,8 +49,8 @@ var (
 	ErrNoSpace = fmt.Errorf("%w: it has no space", ErrUnavailable)
 	// ErrDenied means that the token lacks a right; the text names the key or session.
 	ErrDenied = errors.New("permission denied")
-	// ErrToken means that the token could not be read, so the store was not asked. Such an error is also ErrDenied,
-	// because it lasts until the token is changed.
+	// ErrToken means that the token could not be read, so the store was not asked, or that Kubernetes does not accept it.
+	// Such an error is also ErrDenied, because it lasts until the token is changed.
 	ErrToken = errors.New("the token cannot be read")
 	// ErrLogin, always a *LoginError, means that this host has no token because it could not log in. Such an error is
 	// also ErrToken and ErrDenied.

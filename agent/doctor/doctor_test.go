@@ -100,6 +100,9 @@ func TestJudge(t *testing.T) {
 		{"rights in etcd", func(f *Facts, _ *Network) {
 			f.Store = Store{Kind: "etcd", Name: "etcd", Err: registry.ErrDenied}
 		}, "fault etcd", "etcd.username"},
+		{"credentials that Kubernetes does not accept", func(f *Facts, _ *Network) {
+			f.Store = Store{Kind: "kubernetes", Name: "Kubernetes", Err: errors.Join(registry.ErrToken, registry.ErrDenied)}
+		}, "fault kubernetes", "renew the credentials"},
 		{"a token file that cannot be used", func(f *Facts, _ *Network) {
 			err := errors.Join(registry.ErrToken, registry.ErrDenied)
 			f.Store.Err, f.Store.RightsErr, f.Store.Rights = err, err, nil

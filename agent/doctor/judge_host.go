@@ -130,11 +130,12 @@ func textOf(kind string) storeText {
 	switch kind {
 	case config.StoreKubernetes:
 		return storeText{
-			check:    CheckKubernetes,
-			name:     "Kubernetes",
-			user:     "user",
-			noSecret: "check that the agent can read kubernetes.kubeconfig or the token of its service account",
-			denied:   "give the agent's user the rights to get, list and watch nodes and to patch nodes/status",
+			check: CheckKubernetes,
+			name:  "Kubernetes",
+			user:  "user",
+			noSecret: "renew the credentials in kubernetes.kubeconfig, or the token of the agent's service account: " +
+				"a running agent reads them again by itself",
+			denied: "give the agent's user the rights to get, list and watch nodes and to patch nodes/status",
 			unreachable: "packets do not depend on it. Check that the API server answers (`kubectl get nodes`), " +
 				"and that kubernetes.kubeconfig is right",
 		}

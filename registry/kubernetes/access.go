@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -8,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 
 	"k8s.io/client-go/rest"
@@ -23,6 +25,24 @@ type access struct {
 	transport *http.Transport
 	base      *url.URL
 	files     []fileState // that the credentials come from
+	secret    string      // the path of the one with the token or certificate, "" without credentials
+}
+
+// credentialsError is the error of credentials that the API server does not accept. No right is missing.
+type credentialsError struct{ file string }
+
+func (e *credentialsError) Error() string {
+	return "the API server does not accept the credentials in " + e.file
+}
+
+func (e *credentialsError) Unwrap() []error { return []error{registry.ErrToken, registry.ErrDenied} }
+
+// unauthorized returns the error for the answer 401.
+func (a *access) unauthorized() error {
+	if a.secret == "" {
+		return fmt.Errorf("%w: the API server does not accept the request's token, or requires one", registry.ErrDenied)
+	}
+	return &credentialsError{a.secret}
 }
 
 // fileState is a file as it was when it was read.
@@ -109,7 +129,9 @@ func (c *accessCache) read() (*access, error) {
 	if err != nil {
 		return failed(err)
 	}
+	secret := cmp.Or(conf.BearerTokenFile, conf.CertFile, strings.Join(kubeconfigs(c.conf.Kubeconfig), ", "))
 	if c.anonymous {
+		secret = ""
 		conf = rest.AnonymousClientConfig(conf)
 	}
 	conf.UserAgent = "leno"
@@ -122,7 +144,7 @@ func (c *accessCache) read() (*access, error) {
 	if err != nil {
 		return nil, fmt.Errorf("address of Kubernetes: %w: %w", registry.ErrInvalid, err)
 	}
-	return &access{&http.Client{Transport: wrapped}, transport, base, sources}, nil
+	return &access{&http.Client{Transport: wrapped}, transport, base, sources, secret}, nil
 }
 
 // newTransport returns a transport, and the same with the credentials. Rest's own transport would notice only after

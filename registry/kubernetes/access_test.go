@@ -98,10 +98,19 @@ func testRotation(t *testing.T, c *cluster) {
 			t.Errorf("%s: %v, want %v", when, got, err)
 		}
 	}
+	wantRefused := func(when, file string) {
+		t.Helper()
+		want(when, registry.ErrDenied)
+		want(when, registry.ErrToken)
+		text := "the API server does not accept the credentials in " + files.path(file)
+		if err := client.Probe(t.Context()); !strings.HasSuffix(fmt.Sprint(err), ": "+text) {
+			t.Errorf("%s: %v, want %q", when, err, text)
+		}
+	}
 	const secret = "secret-of-host-z"
 	want("a token", nil)
 	files.config(t, "token: "+secret)
-	want("another token", registry.ErrDenied)
+	wantRefused("another token", "kubeconfig")
 	files.config(t, "token: "+kubetest.AdminToken)
 	want("the first token", nil)
 
@@ -119,7 +128,7 @@ func testRotation(t *testing.T, c *cluster) {
 	files.write(t, "token", kubetest.AdminToken)
 	want("a token file", nil)
 	files.write(t, "token", secret)
-	want("another token in it", registry.ErrDenied)
+	wantRefused("another token in it", "token")
 	files.write(t, "token", kubetest.AdminToken+"\n")
 	want("the first token in it", nil)
 

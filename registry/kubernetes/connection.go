@@ -86,6 +86,9 @@ func (c *connection) open(ctx context.Context, r request) (io.ReadCloser, error)
 		return resp.Body, nil
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusUnauthorized {
+		return nil, access.unauthorized()
+	}
 	// Without this limit, the body may take as long as a watch lasts.
 	limit := time.AfterFunc(requestTimeout, func() { _ = resp.Body.Close() })
 	defer limit.Stop()

@@ -478,6 +478,9 @@ func testRights(t *testing.T, c *cluster) {
 	wantDenied("probe", a.Probe(t.Context()))
 	_, _, err = a.As("no such token").WatchLeases(t.Context(), n, 0)
 	wantDenied("an unknown token", err)
+	if text := fmt.Sprint(err); errors.Is(err, registry.ErrToken) || !strings.Contains(text, "accept the request's token") {
+		t.Errorf("an unknown token: %s", text)
+	}
 	_, _, err = a.As("").WatchLeases(t.Context(), n, 0)
 	wantDenied("no token", err)
 	if set, _, err := a.As(kubetest.AdminToken).WatchLeases(t.Context(), n, 0); err != nil || len(set.Leases) > 0 {

@@ -66,7 +66,7 @@ func verdictOnStore(kind string, failing map[Use]error) (status, reason string) 
 	case health.Etcd:
 		file, user = "password file", "user"
 	case health.Kubernetes:
-		file, user = "kubeconfig", "user"
+		file, user = "credentials", "user"
 	}
 	var parts []string
 	for _, kind := range []struct {
