@@ -121,9 +121,12 @@ var (
 	errRefused  = claims.ErrOutdated // the Node has changed since it was read
 )
 
-// statusError returns the error for an answer that is none of success.
+// statusError returns the error for an answer that is none of success. It may be that of a proxy in front of the API
+// server, which does not know what exists.
 func statusError(code int, body []byte) error {
 	var status struct {
+		Kind    string `json:"kind"`
+		Reason  string `json:"reason"`
 		Message string `json:"message"`
 	}
 	if json.Unmarshal(body, &status) != nil || status.Message == "" {
@@ -134,8 +137,10 @@ func statusError(code int, body []byte) error {
 	switch {
 	case code == http.StatusUnauthorized, code == http.StatusForbidden:
 		kind = registry.ErrDenied
-	case code == http.StatusNotFound:
+	case code == http.StatusNotFound && status.Kind == "Status" && status.Reason == "NotFound":
 		kind = errNotFound
+	case code == http.StatusNotFound:
+		kind = fmt.Errorf("%w: the answer 404 is not that of the API server", registry.ErrUnavailable)
 	case code == http.StatusConflict:
 		kind = errRefused
 	case code == http.StatusGone:

@@ -2,6 +2,9 @@ package kubernetes
 
 import (
 	"errors"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -77,4 +80,28 @@ func testCompaction(t *testing.T, c *cluster) {
 	await(t, a, "host-a 10.244.1.0/24")
 	c.add(t, "host-f", flannelNode(9), "10.244.2.0/24") // changes are followed again
 	await(t, a, "host-a 10.244.1.0/24", "host-f 10.244.2.0/24")
+}
+
+// TestForeignNotFound: only Kubernetes itself says that there is no such Node. A proxy in front of it says nothing.
+func TestForeignNotFound(t *testing.T) {
+	for body, want := range map[string]error{
+		`{"kind":"Status","apiVersion":"v1","status":"Failure","message":"nodes \"host-a\" not found","reason":"NotFound","code":404}`: registry.ErrLeaseLost,
+		"<html>default backend - 404</html>":              registry.ErrUnavailable,
+		`{"message":"no such route"}`:                     registry.ErrUnavailable,
+		`{"kind":"Status","code":404}`:                    registry.ErrUnavailable, // of an API that is not served
+		`{"kind":"Error","reason":"NotFound","code":404}`: registry.ErrUnavailable,
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, body, http.StatusNotFound)
+		}))
+		t.Cleanup(server.Close)
+		files := credentials{dir: t.TempDir(), server: server.URL}
+		files.write(t, "ca.crt", otherCA(t))
+		files.config(t, "token: x")
+		a := (&cluster{config: files.path("kubeconfig")}).open(t, "host-a", vxlanConf)
+		l := registry.Lease{Subnets: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}
+		if err := a.Renew(t.Context(), l); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", body, err, want)
+		}
+	}
 }
