@@ -213,8 +213,8 @@ func (r *Runner) rememberedLeases() (peers.Snapshot, bool) {
 	if !ok {
 		return peers.Snapshot{}, false
 	}
-	own, place := before.Own, r.datapath.Status()
-	own.Node, own.PublicIPs, own.MTU = r.config.NodeName, place.Underlay.Addresses, place.MTU
+	own, status := before.Own, r.datapath.Status()
+	own.Node, own.PublicIPs, own.MTU = r.config.NodeName, status.Underlay.Addresses, status.MTU
 	own.Backend = before.Network.Backend
 	own.Session = registry.UnknownSession // the lease was held when the previous process ended
 	if r.deps.Identity.IsSettled() {

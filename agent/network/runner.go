@@ -145,18 +145,18 @@ func New(deps *Deps, c config.Config, local config.Network, before *HandOver) *R
 		Remembered: r.rememberedLeases,
 	})
 	r.datapath = datapath.New(datapath.Options{
-		Network:      local.Name,
-		DataDir:      c.DataDir,
-		Forward:      local.Forward,
-		RulePriority: local.RulePriority,
-		Underlay:     c.Underlay,
-		Previous:     sync.OnceValue(r.previousUnderlay),
-		Host:         deps.Datapaths,
-		Report:       r.report,
-		Change:       r.change,
-		Serve:        r.serve,
-		ServeSaved:   r.serveSaved,
-		Moved:        r.moveClaim,
+		Network:         local.Name,
+		DataDir:         c.DataDir,
+		Forward:         local.Forward,
+		RulePriority:    local.RulePriority,
+		Underlay:        c.Underlay,
+		Previous:        sync.OnceValue(r.previousUnderlay),
+		Host:            deps.Datapaths,
+		Report:          r.report,
+		Change:          r.change,
+		Serve:           r.serve,
+		ServeSaved:      r.serveSaved,
+		UnderlayChanged: r.moveClaim,
 	}, before.instance)
 	r.withdrawn = &withdrawal{r.report, r.state, r.datapath, watch.New[[]netip.Prefix]()}
 	r.switcher = &switcher{deps: deps, report: r.report, keys: before.keys}
@@ -367,11 +367,11 @@ func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
 		r.report.Check(health.SubnetFile, api.Critical, health.Starting)
 	}
 	r.report.Check(health.Network, api.Passing, r.definition.definedReason(n))
-	place, err := r.datapath.AwaitUnderlay(ctx, n)
+	underlay, err := r.datapath.AwaitUnderlay(ctx, n)
 	if err != nil {
 		return err
 	}
-	taken, claim, err := r.acquire(ctx, n, &place)
+	taken, claim, err := r.acquire(ctx, n, &underlay)
 	if err != nil {
 		return err
 	}
@@ -393,7 +393,7 @@ func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.lease.Keep(ctx, inForce, taken, claim) })
 	g.Go(func() error { return r.peers.Run(ctx, inForce, r.lease.Lease()) })
-	g.Go(func() error { return r.datapath.Run(ctx, n, r.peers.Views(), place) })
+	g.Go(func() error { return r.datapath.Run(ctx, n, r.peers.Views(), underlay) })
 	g.Go(func() error { return r.switcher.run(ctx, r.peers.Views()) })
 	_ = r.file.keep(ctx) // ends with ctx
 	return g.Wait()
@@ -422,32 +422,32 @@ func (r *Runner) change(ctx context.Context, n registry.Network) error {
 	return nil
 }
 
-// acquire blocks until this host holds a lease, and returns it with the claim for it. It keeps place up to date.
+// acquire blocks until this host holds a lease, and returns it with the claim for it. It keeps underlay up to date.
 func (r *Runner) acquire(
-	ctx context.Context, n registry.Network, place *datapath.Place,
+	ctx context.Context, n registry.Network, underlay *datapath.UnderlayState,
 ) (taken registry.Lease, claim registry.Claim, err error) {
 	taken, err = r.lease.Acquire(ctx, func() (registry.Network, registry.Claim) {
 		// The address in the last claim may have been the problem.
-		if now, err := r.datapath.Locate(n); err == nil {
-			*place = now
+		if now, err := r.datapath.SelectUnderlay(n); err == nil {
+			*underlay = now
 		}
-		claim = r.lease.Claim(n, attributesOf(*place))
+		claim = r.lease.Claim(n, attributesOf(*underlay))
 		return n, claim
 	})
 	return taken, claim, err
 }
 
-// attributesOf returns what other hosts need to know of a host at p.
-func attributesOf(p datapath.Place) lease.Attributes {
-	return lease.Attributes{PublicIPs: p.Choice.Addrs, MTU: p.MTU, Backend: p.Attributes}
+// attributesOf returns what other hosts need to know of a host with an underlay.
+func attributesOf(u datapath.UnderlayState) lease.Attributes {
+	return lease.Attributes{PublicIPs: u.Choice.Addrs, MTU: u.MTU, Backend: u.Attributes}
 }
 
 // moveClaim makes the lease follow a host whose underlay has changed.
-func (r *Runner) moveClaim(n registry.Network, p datapath.Place, readdressed bool) {
+func (r *Runner) moveClaim(n registry.Network, u datapath.UnderlayState, readdressed bool) {
 	if readdressed {
 		r.deps.Store.Registry.Reconnect() // the claim could not be sent over connections from an address that is gone
 	}
-	r.lease.SetClaim(r.lease.Claim(n, attributesOf(p)))
+	r.lease.SetClaim(r.lease.Claim(n, attributesOf(u)))
 }
 
 // awaitClaims blocks until no other network of this host uses what n needs. A datapath that was only resumed gives up

@@ -406,7 +406,7 @@ func TestProbedPort(t *testing.T) {
 	backends, config, err := r.datapath.Configure(n.Carriage(), n.Plan.Prefixes())
 	must(t, err)
 	must(t, r.datapath.Build(backends, config))
-	_, err = r.datapath.Locate(n)
+	_, err = r.datapath.SelectUnderlay(n)
 	must(t, err)
 	r.lease.Lease().Set(leaseOf(0, "s", 1))
 	r.definition.inForce.Set(n)

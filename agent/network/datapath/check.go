@@ -32,8 +32,8 @@ type checks struct {
 
 // afterPass sets the checks of the device, the routes and forwarding after an Apply, and adds the repairs of
 // forwarding to the report. While the device fails, the routes have no check: they need the device, and its check also
-// says what became of them. placed says whether there is a usable underlay.
-func (c *checks) afterPass(n registry.Network, s backend.State, placed bool, report *backend.Report, err error) {
+// says what became of them. hasUnderlay says whether there is a usable one.
+func (c *checks) afterPass(n registry.Network, s backend.State, hasUnderlay bool, report *backend.Report, err error) {
 	if n.Backend.Type == "alloc" { // has no datapath, so there is nothing to forward
 		c.report.Forget(health.Forwarding)
 		c.record(time.Now(), report.Healed)
@@ -55,7 +55,7 @@ func (c *checks) afterPass(n registry.Network, s backend.State, placed bool, rep
 		return
 	}
 	c.report.Mended(health.Routes)
-	c.setPeers(*report, placed)
+	c.setPeers(*report, hasUnderlay)
 }
 
 // setDevice sets the check of a device that is as it should be, or lacks only what some pools need. Some backends have
@@ -96,7 +96,7 @@ func (c *checks) lookAtHandshakes(
 // setPeers sets the check of routes that could be written. Its reason names the peers that were skipped, those without
 // a handshake or with a detour, and what another program keeps changing. Without a usable underlay, the skipped peers
 // are not logged.
-func (c *checks) setPeers(report backend.Report, placed bool) {
+func (c *checks) setPeers(report backend.Report, hasUnderlay bool) {
 	reason := fmt.Sprintf("%d peers in place", report.Peers)
 	wrong, fault := errors.Join(c.detours.err, errLate(c.late)), ""
 	if s := report.Switch; s != nil {
@@ -123,7 +123,7 @@ func (c *checks) setPeers(report backend.Report, placed bool) {
 	if c.detours.all {
 		status = api.Critical
 	}
-	if c.report.Check(health.Routes, status, reason) && placed {
+	if c.report.Check(health.Routes, status, reason) && hasUnderlay {
 		for _, skip := range report.Skipped {
 			c.report.Log().Warn("peer skipped", "peer", skip.Node, "error", skip.Reason)
 		}

@@ -23,13 +23,13 @@ func (p Previous) isOn(c underlay.Choice) bool {
 	return p.Interface == c.Interface && (p.Index == 0 || p.Index == c.Index)
 }
 
-// previous returns the last underlay of this process, else that of an earlier one.
-func (r *Reconciler) previous() Previous {
+// lastKnown returns the last underlay of this process, else that of an earlier one.
+func (s *underlaySelector) lastKnown() Previous {
 	var known Previous
-	if r.o.Previous != nil {
-		known = r.o.Previous()
+	if s.previous != nil {
+		known = s.previous()
 	}
-	if u := r.Status().Underlay; u.Interface != "" {
+	if u := s.status.get().Underlay; u.Interface != "" {
 		known.Interface, known.Addrs = u.Interface, u.Addresses
 	}
 	return known
@@ -49,26 +49,26 @@ func (d *departure) String() string {
 		d.from.Interface, d.from.Addrs)
 }
 
-// noteDeparture compares a place that is about to be shown with the underlay before. If the host has left that one
+// noteDeparture compares an underlay that is about to be shown with the one before. If the host has left that one
 // although the settings name none, it adds an event. It returns the departure to warn about, until the host is back or
 // for departureShown; nil if there is none. A device that took over the addresses, such as a bridge, is no other
 // underlay.
-func (r *Reconciler) noteDeparture(p Place) *departure {
-	before, left := r.previous(), r.Status().left
-	to, addrs := p.Choice.Interface, p.Choice.Addrs
+func (s *underlaySelector) noteDeparture(u UnderlayState) *departure {
+	before, left := s.lastKnown(), s.status.get().left
+	to, addrs := u.Choice.Interface, u.Choice.Addrs
 	if left != nil && time.Since(left.at) >= departureShown {
 		left = nil
 	}
 	moved := before.Interface != "" && before.Interface != to && !slices.Equal(before.Addrs, addrs)
-	if moved && underlay.FollowsDefaultRoute(r.o.Underlay) {
+	if moved && underlay.FollowsDefaultRoute(s.settings) {
 		isBack := left != nil && left.from.Interface == to
 		if left = nil; !isBack {
 			left = &departure{before, time.Now()}
 		}
 		message := fmt.Sprintf("underlay moved from %s %v to %s %v", before.Interface, before.Addrs, to, addrs)
-		r.o.Report.Event(api.EventNetwork, api.Warning, message, nil)
-		r.o.Report.Log().Warn(message, "because", p.Choice.Reason)
+		s.report.Event(api.EventNetwork, api.Warning, message, nil)
+		s.report.Log().Warn(message, "because", u.Choice.Reason)
 	}
-	r.update(func(s *Status) { s.left = left })
+	s.status.update(func(st *Status) { st.left = left })
 	return left
 }

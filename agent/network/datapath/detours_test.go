@@ -182,12 +182,12 @@ ip rule add pref 5270 lookup 52; ip route add 10.5.0.0/16 dev ts0 table 52`)
 		t.Helper()
 		ns.Do(func() {
 			l.choice.Index = ns.Index("eth0")
-			place, err := l.r.Locate(v.Network)
+			u, err := l.r.SelectUnderlay(v.Network)
 			if err != nil {
 				t.Fatal(err)
 			}
-			target := &target{network: v.Network, place: &place, confirmed: true}
-			if err := l.r.take(context.Background(), target, v); err != nil {
+			target := &target{network: v.Network, underlay: &u, confirmed: true}
+			if err := l.r.setView(context.Background(), target, v); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := l.r.pass(context.Background(), target); err != nil {

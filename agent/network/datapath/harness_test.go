@@ -52,7 +52,7 @@ type lab struct {
 	attributes string // in the result of Advertise
 	passes     []pass
 	served     []string // such as "10.5.1.0/24 true" for each call of Serve
-	moved      []string // such as "192.0.2.9 true" for each call of Moved
+	moved      []string // such as "192.0.2.9 true" for each call of UnderlayChanged
 	closed     int
 	guarded    []string // such as "[10.5.0.0/16] true" for each call of Guard
 	rules      []string // such as "[10.5.0.0/16] 100" for each call of PreferMain
@@ -119,10 +119,10 @@ func newLab(t *testing.T) *lab {
 			l.saved = append(l.saved, fmt.Sprint(v.Own.Subnet(), " ", s.MTU))
 			return nil
 		},
-		Moved: func(_ registry.Network, p Place, readdressed bool) {
+		UnderlayChanged: func(_ registry.Network, u UnderlayState, readdressed bool) {
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			l.moved = append(l.moved, fmt.Sprint(p.Choice.Addrs[0], " ", readdressed))
+			l.moved = append(l.moved, fmt.Sprint(u.Choice.Addrs[0], " ", readdressed))
 		},
 	}
 	l.r = New(l.options, nil)
@@ -268,12 +268,12 @@ func (l *lab) built() *lab {
 func (l *lab) run() (stop func()) {
 	l.t.Helper()
 	ctx, cancel := context.WithCancel(l.t.Context())
-	place, err := l.r.AwaitUnderlay(ctx, l.network())
+	u, err := l.r.AwaitUnderlay(ctx, l.network())
 	if err != nil {
 		l.t.Fatal(err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- l.r.Run(ctx, l.network(), l.views, place) }()
+	go func() { ended <- l.r.Run(ctx, l.network(), l.views, u) }()
 	return func() {
 		cancel()
 		if err := <-ended; err != context.Canceled {

@@ -35,11 +35,11 @@ const (
 // A target is what the kernel is to agree with.
 type target struct {
 	network   registry.Network
-	view      *peers.View   // nil before the leases of the other hosts are known
-	place     *Place        // nil before the underlay is known
-	state     backend.State // made from both
-	new       bool          // the state has not been applied yet, so writes are expected and are no repairs
-	confirmed bool          // the view is from the store, and this host's lease is held
+	view      *peers.View    // nil before the leases of the other hosts are known
+	underlay  *UnderlayState // nil before it is known
+	state     backend.State  // made from both
+	new       bool           // the state has not been applied yet, so writes are expected and are no repairs
+	confirmed bool           // the view is from the store, and this host's lease is held
 }
 
 // lapsed reports whether the store says that no lease of the node is held, so its host is probably down.
@@ -50,9 +50,10 @@ func (t *target) lapsed(node string) bool {
 
 // Run makes the host agree with the last view until ctx ends: at once, whenever the view, the kernel or the underlay
 // changes, and on a slow tick. A view of another definition changes the backends. Run follows the underlay of n before
-// a view is known, too. There must be a backend, and p is where AwaitUnderlay has found this host.
-func (r *Reconciler) Run(ctx context.Context, n registry.Network, views *watch.Value[*peers.View], p Place) error {
-	return r.loop(ctx, views, &target{network: n, place: &p, confirmed: true}, nil)
+// a view is known, too. There must be a backend, and u is what AwaitUnderlay has returned.
+func (r *Reconciler) Run(ctx context.Context, n registry.Network, views *watch.Value[*peers.View],
+	u UnderlayState) error {
+	return r.loop(ctx, views, &target{network: n, underlay: &u, confirmed: true}, nil)
 }
 
 // Resume keeps a datapath right that an earlier process left, until StopResumed is called. There must be a backend. If
@@ -106,7 +107,7 @@ func (r *Reconciler) loop(ctx context.Context, views *watch.Value[*peers.View], 
 		var failed <-chan time.Time
 		if known {
 			if view != t.view {
-				if err := r.take(ctx, t, view); err != nil {
+				if err := r.setView(ctx, t, view); err != nil {
 					return err
 				}
 			}
@@ -131,7 +132,7 @@ func (r *Reconciler) loop(ctx context.Context, views *watch.Value[*peers.View], 
 			continue
 		case <-failed:
 		case <-tick.C:
-		case <-r.missing.over:
+		case <-r.underlay.missing.over:
 		case <-r.checks.again:
 		case <-kernel:
 			if err := retry.Sleep(ctx, pause); err != nil {
@@ -139,7 +140,7 @@ func (r *Reconciler) loop(ctx context.Context, views *watch.Value[*peers.View], 
 			}
 		}
 		_, _, kernel = r.o.Host.Kernel.Get()
-		r.move(t)
+		r.updateUnderlay(t)
 	}
 }
 
@@ -151,7 +152,7 @@ func (r *Reconciler) followSwitch(t *target) <-chan time.Time {
 	if s == nil {
 		return nil
 	}
-	r.move(t)
+	r.updateUnderlay(t)
 	if s.Stopped && s.Unassigned == 0 {
 		return nil
 	}
@@ -174,14 +175,14 @@ func (c *checks) pauseAfterPass(before time.Duration, healed bool) time.Duration
 // retried after retryIn. Without an underlay the pause is short: the change may have brought the underlay, and the
 // datapath writes nothing that would itself cause changes.
 func (r *Reconciler) pauseAfterFailure(retryIn time.Duration) time.Duration {
-	if !r.Status().Placed {
+	if !r.Status().HasUnderlay {
 		return settle
 	}
 	return min(retryIn, flapping.LongestPause)
 }
 
-// take changes the target to another view, and the backends to its definition.
-func (r *Reconciler) take(ctx context.Context, t *target, v *peers.View) error {
+// setView changes the target to another view, and the backends to its definition.
+func (r *Reconciler) setView(ctx context.Context, t *target, v *peers.View) error {
 	if n := v.Network; !n.Carriage().Equal(t.network.Carriage()) || n.Encryption != t.network.Encryption {
 		if err := r.o.Change(ctx, n); err != nil {
 			return err
@@ -195,28 +196,28 @@ func (r *Reconciler) take(ctx context.Context, t *target, v *peers.View) error {
 		t.state.Published = v.Own.Backend.Options()
 	}
 	r.instance.content.Store(v)
-	r.move(t) // the choice of the underlay depends on the routes to the peers
+	r.updateUnderlay(t) // the choice of the underlay depends on the routes to the peers
 	return nil
 }
 
-// move changes the target to the present underlay.
-func (r *Reconciler) move(t *target) {
-	before := t.place
-	now, err := r.relocate(t.network, before)
+// updateUnderlay changes the target to the present underlay.
+func (r *Reconciler) updateUnderlay(t *target) {
+	before := t.underlay
+	now, err := r.underlay.update(t.network, r.instance, before)
 	if err != nil {
 		return // the next pass fails and is retried
 	}
-	t.place = now
-	t.state.MTU, t.state.Underlay = now.MTU, now.underlay()
-	if t.confirmed && !now.equal(*before) {
-		r.o.Moved(t.network, *now, !reflect.DeepEqual(now.Choice.Addrs, before.Choice.Addrs))
+	t.underlay = now
+	t.state.MTU, t.state.Underlay = now.MTU, now.backendUnderlay()
+	if t.confirmed && !now.isEqual(*before) {
+		r.o.UnderlayChanged(t.network, *now, !reflect.DeepEqual(now.Choice.Addrs, before.Choice.Addrs))
 	}
 }
 
 // pass makes one pass over the datapath and, if the lease is held, over what containers need besides it. repaired
 // reports whether it repaired something.
 func (r *Reconciler) pass(ctx context.Context, t *target) (repaired bool, err error) {
-	if t.place == nil {
+	if t.underlay == nil {
 		return false, errors.Join(errors.New("no underlay is known yet"), r.serveSaved(ctx, t, t.state))
 	}
 	started, stood := time.Now(), !r.Status().Applied.IsZero()
@@ -235,8 +236,8 @@ func (r *Reconciler) pass(ctx context.Context, t *target) (repaired bool, err er
 	r.countPass(started, report, err)
 	r.checks.lookAtHandshakes(r.instance.backend.Encrypted(), report, t.lapsed)
 	r.checks.lookAtDetours(t.network, t.state, report, err)
-	r.checks.afterPass(t.network, carried, r.Status().Placed, &report, err)
-	r.update(func(s *Status) {
+	r.checks.afterPass(t.network, carried, r.Status().HasUnderlay, &report, err)
+	r.status.update(func(s *Status) {
 		s.Report, s.Flapping, s.Unanswered = report, r.checks.flapping.Count(), len(r.checks.late)
 		if err == nil && t.confirmed {
 			s.Applied = time.Now()

@@ -209,7 +209,7 @@ func TestUnderlayMoves(t *testing.T) {
 		if s := last(); s.Underlay.Interface != "eth0" || s.MTU != 1350 || fmt.Sprint(s.Subnets) != "[10.5.1.0/24]" {
 			t.Errorf("applied %+v", s)
 		}
-		if l.r.Status().Placed || !l.r.UsesLink("wan7") {
+		if l.r.Status().HasUnderlay || !l.r.UsesLink("wan7") {
 			t.Error("any device may become the underlay")
 		}
 		for _, addrs := range [][]netip.Addr{nil, {netip.MustParseAddr("2001:db8::1")}} { // what the kernel leaves of a device that is down
@@ -527,12 +527,12 @@ func TestDefinitionOfTheView(t *testing.T) {
 		}
 		l.r = New(l.options, nil)
 		l.built()
-		place, err := l.r.AwaitUnderlay(t.Context(), l.network())
+		u, err := l.r.AwaitUnderlay(t.Context(), l.network())
 		if err != nil {
 			t.Fatal(err)
 		}
 		ended := make(chan error, 1)
-		go func() { ended <- l.r.Run(t.Context(), l.network(), l.views, place) }()
+		go func() { ended <- l.r.Run(t.Context(), l.network(), l.views, u) }()
 		view := func(change func(n *registry.Network)) {
 			v := l.view("b")
 			change(&v.Network)

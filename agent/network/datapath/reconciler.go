@@ -83,9 +83,9 @@ type Options struct {
 	// ServeSaved does what containers need before the store has confirmed the lease. It is called after each pass that
 	// Resume makes, also a failed one.
 	ServeSaved func(ctx context.Context, v *peers.View, s backend.State) error
-	// Moved is called when Run has found another underlay than before. readdressed is true if the host's addresses have
-	// changed.
-	Moved func(n registry.Network, p Place, readdressed bool)
+	// UnderlayChanged is called when Run has found another underlay than before. readdressed is true if the host's
+	// addresses have changed.
+	UnderlayChanged func(n registry.Network, u UnderlayState, readdressed bool)
 }
 
 // A Reconciler keeps the datapath of one network right. Status, UsesLink and Reaches are safe for concurrent use.
@@ -93,25 +93,27 @@ type Reconciler struct {
 	o        Options
 	instance *Instance // nil before Build and after Close
 	checks   checks
-	status   *watch.Value[Status]
-	resumed  func() // stops the loop that Resume has started, nil if there is none
-	missing  missing
+	status   *sharedStatus
+	underlay *underlaySelector
+	resumed  func()         // stops the loop that Resume has started, nil if there is none
 	ruled    []netip.Prefix // the pools for which there were routing rules after the last pass
-}
-
-// missing is an address that the underlay has lost and may get back; zero if there is none. One goroutine uses it.
-type missing struct {
-	since time.Time
-	over  <-chan time.Time // receives after addressPatience
 }
 
 // New returns a reconciler that takes over the instance of another one, or has none if before is nil.
 func New(o Options, before *Instance) *Reconciler {
+	status := &sharedStatus{value: watch.New[Status](), report: o.Report}
 	return &Reconciler{
 		o:        o,
 		instance: before,
-		status:   watch.New[Status](),
-		checks:   checks{network: o.Network, forward: o.Forward, host: o.Host, report: o.Report},
+		status:   status,
+		underlay: &underlaySelector{
+			settings: o.Underlay,
+			previous: o.Previous,
+			host:     o.Host,
+			report:   o.Report,
+			status:   status,
+		},
+		checks: checks{network: o.Network, forward: o.Forward, host: o.Host, report: o.Report},
 	}
 }
 
@@ -245,7 +247,7 @@ func (r *Reconciler) Build(d switchover.Definition, c backend.Config) error {
 		r.instance.lent.set(b.Threads())
 	}
 	counter, meter := r.instance.backend.Counting()
-	r.update(func(s *Status) { s.Counter, s.Meter = counter, meter })
+	r.status.update(func(s *Status) { s.Counter, s.Meter = counter, meter })
 	return nil
 }
 
@@ -265,6 +267,16 @@ func (r *Reconciler) reuses(d switchover.Definition, c backend.Config) bool {
 		log.Warn("backend could not be changed and is built again; packets may be lost in the meantime", "error", err)
 	}
 	return err == nil
+}
+
+// AwaitUnderlay blocks until the host has a device and an address that the backend can use. There must be a backend.
+func (r *Reconciler) AwaitUnderlay(ctx context.Context, n registry.Network) (UnderlayState, error) {
+	return r.underlay.await(ctx, n, r.instance)
+}
+
+// SelectUnderlay selects the underlay and shows it in the status. There must be a backend.
+func (r *Reconciler) SelectUnderlay(n registry.Network) (UnderlayState, error) {
+	return r.underlay.selectAndShow(n, r.instance)
 }
 
 // Content returns what the datapath was made from last, or nil if there is none.
@@ -354,7 +366,7 @@ func (r *Reconciler) Remove(ctx context.Context, before state.Network) error {
 	} else {
 		err = r.removeSaved(ctx, before)
 	}
-	r.update(func(s *Status) { s.Link, s.Report, s.Counter, s.Meter = "", backend.Report{}, nil, nil })
+	r.status.update(func(s *Status) { s.Link, s.Report, s.Counter, s.Meter = "", backend.Report{}, nil, nil })
 	return errors.Join(err, rulesErr)
 }
 

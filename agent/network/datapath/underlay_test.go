@@ -17,24 +17,24 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-func TestArithmetic(t *testing.T) {
+func TestMTUReason(t *testing.T) {
 	for _, tt := range []struct {
-		place Place
+		state UnderlayState
 		want  string
 	}{
-		{Place{Choice: underlay.Choice{MTU: 1500, MTUFrom: "eth0"}, MTU: 1450, overhead: "50 for VXLAN over IPv4"},
+		{UnderlayState{Choice: underlay.Choice{MTU: 1500, MTUFrom: "eth0"}, MTU: 1450, overhead: "50 for VXLAN over IPv4"},
 			"1450 = 1500 of eth0 - 50 for VXLAN over IPv4"},
-		{Place{Choice: underlay.Choice{MTU: 1500, MTUFrom: "eth0"}, MTU: 1500}, "1500 of eth0"},
+		{UnderlayState{Choice: underlay.Choice{MTU: 1500, MTUFrom: "eth0"}, MTU: 1500}, "1500 of eth0"},
 	} {
-		if got := tt.place.arithmetic(); got != tt.want {
+		if got := tt.state.mtuReason(); got != tt.want {
 			t.Errorf("%q, want %q", got, tt.want)
 		}
 	}
 }
 
-// TestChangesOfThePlaceAreLogged: the log tells a change of the underlay from one that only concerns the lease, as each
+// TestChangesOfTheUnderlayAreLogged: the log tells a change of the underlay from one that only concerns the lease, as each
 // step of a switch makes. The lease follows both.
-func TestChangesOfThePlaceAreLogged(t *testing.T) {
+func TestChangesOfTheUnderlayAreLogged(t *testing.T) {
 	attributes := func(l *lab) { l.attributes = `{"next":{"type":"other"}}` }
 	lose := func(l *lab) { l.gone = errors.New("eth0 has no address") }
 	for _, tt := range []struct {
