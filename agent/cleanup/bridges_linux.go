@@ -17,20 +17,20 @@ import (
 // findBridges adds the bridges that leno-cni made: those with the name of a network's bridge, and a record in
 // CNIDir/bridges/NETWORK of the gateways on them. Otherwise the route of a host that gets the subnet later would be
 // refused here. The gateways on another bridge are reported: only the program that made it knows what it is for.
-func findBridges(ctx context.Context, c *cleaner, handle *kernel.Handle) {
-	records, err := filepath.Glob(filepath.Join(c.o.CNIDir, "bridges", "*", "*"))
+func (f *kernelFinder) findBridges(ctx context.Context) {
+	records, err := filepath.Glob(filepath.Join(f.host.o.CNIDir, "bridges", "*", "*"))
 	if err != nil || len(records) == 0 {
 		return
 	}
-	links, err := handle.Links(ctx, func(netlink.Link) bool { return true })
+	links, err := f.handle.Links(ctx, func(netlink.Link) bool { return true })
 	if err != nil {
-		c.addLeft(Leftover{Kind: Bridge, Name: "any"}, err)
+		f.list.addLeft(Leftover{Kind: Bridge, Name: "any"}, err)
 		return
 	}
 	for _, record := range records {
 		network, name := filepath.Base(filepath.Dir(record)), filepath.Base(record)
 		i := slices.IndexFunc(links, func(link netlink.Link) bool { return link.Attrs().Name == name })
-		if !c.isWanted(network) || i < 0 {
+		if !f.host.isWanted(network) || i < 0 {
 			continue // leno-cni in another network namespace may have the same directory
 		}
 		gateways := gatewaysOn(links[i], record)
@@ -38,11 +38,11 @@ func findBridges(ctx context.Context, c *cleaner, handle *kernel.Handle) {
 		switch {
 		case links[i].Type() == "bridge" && name == backend.BridgeName(network):
 			if err := checkUnused(links, links[i]); err != nil {
-				c.addLeft(l, err)
+				f.list.addLeft(l, err)
 				continue
 			}
-			c.add(l, func(ctx context.Context) error {
-				err := deleteUnused(ctx, handle, links[i])
+			f.list.add(l, func(ctx context.Context) error {
+				err := deleteUnused(ctx, f.handle, links[i])
 				if err == nil {
 					_ = os.Remove(record) // it is gone at the next boot in any case
 					_ = os.Remove(filepath.Dir(record))
@@ -50,7 +50,7 @@ func findBridges(ctx context.Context, c *cleaner, handle *kernel.Handle) {
 				return err
 			})
 		case len(gateways) > 0:
-			c.addLeft(l, fmt.Errorf("leno-cni did not make it, but gave it an address of the network: "+
+			f.list.addLeft(l, fmt.Errorf("leno-cni did not make it, but gave it an address of the network: "+
 				"`ip address del %s dev %s`", gateways[0], name))
 		}
 	}

@@ -402,7 +402,7 @@ func TestLeaseStaysWithTheDatapath(t *testing.T) {
 		{"a file", &Leftover{Kind: File, Network: "blue"}, nil, Options{}, []string{"release blue", "release green"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c := newCleaner(config.Config{}, tt.o)
+			c := newLeftovers("", tt.o.withDefaults())
 			if tt.left != nil {
 				c.addLeft(*tt.left, errors.New("a process reads it"))
 			}
@@ -452,8 +452,8 @@ func TestRefuses(t *testing.T) {
 }
 
 func TestJudgeDevice(t *testing.T) {
-	s := newCleaner(config.Config{}, Options{})
-	s.networks = []networkTraces{{name: "default", saved: state.Network{Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.34.0/24")}}}, {name: "a-long-network-name"}}
+	s := kernelFinder{host: &host{}}
+	s.host.networks = []networkTraces{{name: "default", saved: state.Network{Subnets: []netip.Prefix{netip.MustParsePrefix("10.5.34.0/24")}}}, {name: "a-long-network-name"}}
 	base := []netip.Prefix{netip.MustParsePrefix("10.5.34.0/32")}
 	attrs := func(name, alias string) netlink.LinkAttrs { return netlink.LinkAttrs{Name: name, Alias: alias} }
 	local := []byte{192, 0, 2, 1}
@@ -579,8 +579,8 @@ func TestAdviceOfStore(t *testing.T) {
 		{"Kubernetes", config.Config{Kubernetes: config.Kubernetes{Network: "default"}},
 			"until its Node is deleted", "kubectl annotate node host-a leno.lenonet.io/lease-"},
 	} {
-		cl := newCleaner(tt.c, Options{})
-		if lapses, removedBy := cl.lapses(), cl.removedBy(l); !strings.Contains(lapses, tt.lapses) || removedBy != tt.removedBy {
+		finder := recordFinder{host: &host{config: tt.c}}
+		if lapses, removedBy := finder.lapses(), finder.removedBy(l); !strings.Contains(lapses, tt.lapses) || removedBy != tt.removedBy {
 			t.Errorf("%s: %q, %q", tt.name, lapses, removedBy)
 		}
 	}

@@ -20,52 +20,71 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// findKernel finds devices and then routes. Addresses, neighbours and forwarding entries are removed with their device.
+// A kernelFinder finds the devices, the routes and the routing rules of leno in the kernel.
+type kernelFinder struct {
+	host   *host
+	list   *leftovers
+	handle *kernel.Handle // nil before findAll, and if that could not open it
+
+	// poolsInStore returns the pools of a network of which no file contains them.
+	poolsInStore func(ctx context.Context, network string) ([]netip.Prefix, error)
+}
+
+// close ends what removing needs.
+func (f *kernelFinder) close() error {
+	if f.handle == nil {
+		return nil
+	}
+	return f.handle.Close()
+}
+
+// findAll finds devices and then routes. Addresses, neighbours and forwarding entries are removed with their device.
 // The routes that refuse packets are removed last, so that no packet of the overlay is sent elsewhere before.
-func (c *cleaner) findKernel(ctx context.Context) {
+func (f *kernelFinder) findAll(ctx context.Context) {
 	handle, err := kernel.Open()
 	if err != nil {
-		c.addLeft(Leftover{Kind: Device, Name: "any"}, err)
+		f.list.addLeft(Leftover{Kind: Device, Name: "any"}, err)
 		return
 	}
-	c.closers = append(c.closers, handle.Close)
-	findBridges(ctx, c, handle)
+	f.handle = handle
+	f.findBridges(ctx)
 	var owners []kernel.Owner
-	for _, link := range c.findDevices(ctx, handle) {
+	for _, link := range f.findDevices(ctx) {
 		owners = append(owners, kernel.Owner{Links: []int{link.Attrs().Index}})
 	}
 	everywhere := kernel.Owner{Pools: []netip.Prefix{
 		netip.PrefixFrom(netip.IPv4Unspecified(), 0),
 		netip.PrefixFrom(netip.IPv6Unspecified(), 0),
 	}}
-	if c.o.Network == "" {
-		c.findRoutes(ctx, handle, append(owners, everywhere))
-		c.findRoutingRules(ctx, handle, everywhere.Pools)
+	if f.host.o.Network == "" {
+		f.findRoutes(ctx, append(owners, everywhere))
+		f.findRoutingRules(ctx, everywhere.Pools)
 		return
 	}
-	t := &c.networks[slices.IndexFunc(c.networks, func(t networkTraces) bool { return t.name == c.o.Network })]
-	if len(t.pools) == 0 && !c.o.KeepLease {
-		t.pools, err = c.poolsInStore(ctx, t.name)
+	only := slices.IndexFunc(f.host.networks, func(t networkTraces) bool { return t.name == f.host.o.Network })
+	t := &f.host.networks[only]
+	if len(t.pools) == 0 && !f.host.o.KeepLease {
+		t.pools, err = f.poolsInStore(ctx, t.name)
 	}
-	if len(t.pools) == 0 && c.hasStrayRoutes(ctx, handle, everywhere, owners) {
-		c.addLeft(Leftover{Kind: Route, Name: "any", Network: t.name}, fmt.Errorf(
+	if len(t.pools) == 0 && f.hasStrayRoutes(ctx, everywhere, owners) {
+		f.list.addLeft(Leftover{Kind: Route, Name: "any", Network: t.name}, fmt.Errorf(
 			"there are routes of no network that is known here, and nothing tells the pools of this one, "+
 				"as its block in a -config-file would: %w",
 			cmp.Or(err, registry.ErrNetworkNotFound)))
 	}
-	c.findRoutes(ctx, handle, append(owners, kernel.Owner{Pools: t.pools}))
-	c.findRoutingRules(ctx, handle, t.pools)
+	f.findRoutes(ctx, append(owners, kernel.Owner{Pools: t.pools}))
+	f.findRoutingRules(ctx, t.pools)
 }
 
 // hasStrayRoutes reports whether there are routes of leno's that belong neither to an owner nor to a known network.
-func (c *cleaner) hasStrayRoutes(
-	ctx context.Context, handle *kernel.Handle, all kernel.Owner, owners []kernel.Owner,
+func (f *kernelFinder) hasStrayRoutes(
+	ctx context.Context, all kernel.Owner, owners []kernel.Owner,
 ) bool {
-	for _, table := range tablesOf(handle, all) {
+	for _, table := range tablesOf(f.handle, all) {
 		routes, err := table.List(ctx)
 		for key, route := range routes {
 			owned := slices.ContainsFunc(owners, func(o kernel.Owner) bool { return o.Owns(key, route) })
-			if !owned && c.networkOf(key.Dst) == "" {
+			if !owned && f.host.networkOf(key.Dst) == "" {
 				return true
 			}
 		}
@@ -83,9 +102,9 @@ func tablesOf(handle *kernel.Handle, owner kernel.Owner) []reconcile.Table[kerne
 }
 
 // findDevices adds the devices and returns them.
-func (c *cleaner) findDevices(ctx context.Context, handle *kernel.Handle) (out []netlink.Link) {
+func (f *kernelFinder) findDevices(ctx context.Context) (out []netlink.Link) {
 	addrs := map[int][]netip.Prefix{}
-	candidates, err := handle.Links(ctx, func(link netlink.Link) bool {
+	candidates, err := f.handle.Links(ctx, func(link netlink.Link) bool {
 		a := link.Attrs()
 		_, hasAlias := backend.NetworkOfAlias(a.Alias)
 		if hasAlias || strings.HasPrefix(a.Name, backend.LinkPrefix) {
@@ -95,12 +114,12 @@ func (c *cleaner) findDevices(ctx context.Context, handle *kernel.Handle) (out [
 		return may // it may have been renamed
 	})
 	if err != nil {
-		c.addLeft(Leftover{Kind: Device, Name: "any"}, err)
+		f.list.addLeft(Leftover{Kind: Device, Name: "any"}, err)
 		return nil
 	}
 	for _, link := range candidates {
 		index := link.Attrs().Index
-		found, err := handle.Addresses(index).List(ctx)
+		found, err := f.handle.Addresses(index).List(ctx)
 		if err != nil {
 			continue // it has gone, or is known by its name
 		}
@@ -109,16 +128,16 @@ func (c *cleaner) findDevices(ctx context.Context, handle *kernel.Handle) (out [
 		}
 	}
 	for _, link := range candidates {
-		r, ours := c.judgeDevice(link, addrs[link.Attrs().Index])
+		r, ours := f.judgeDevice(link, addrs[link.Attrs().Index])
 		switch {
-		case !c.isWanted(r.Network):
+		case !f.host.isWanted(r.Network):
 		case ours && isAttached(link):
-			c.addLeft(r, errors.New("a process reads it: end that first"))
+			f.list.addLeft(r, errors.New("a process reads it: end that first"))
 		case ours:
 			out = append(out, link)
-			c.add(r, func(context.Context) error { return handle.DeleteLink(link) })
+			f.list.add(r, func(context.Context) error { return f.handle.DeleteLink(link) })
 		case r.Reason != "":
-			c.report.Foreign = append(c.report.Foreign, r)
+			f.list.report.Foreign = append(f.list.report.Foreign, r)
 		}
 	}
 	return out
@@ -127,14 +146,14 @@ func (c *cleaner) findDevices(ctx context.Context, handle *kernel.Handle) (out [
 // judgeDevice reports whether a device is leno's: by its kind, and by its alias, an address of this host on it, or its
 // name. On a host that moves from flannel to leno and keeps its subnet, flannel's device has the same address, but
 // another name. If a device has a name of leno's and is not leno's, r.Reason says why.
-func (c *cleaner) judgeDevice(link netlink.Link, addrs []netip.Prefix) (r Leftover, ours bool) {
+func (f *kernelFinder) judgeDevice(link netlink.Link, addrs []netip.Prefix) (r Leftover, ours bool) {
 	a := link.Attrs()
 	detail, like := overlayDevice(link)
 	r = Leftover{Kind: Device, Name: a.Name, Detail: detail}
 	if network, ok := backend.NetworkOfAlias(a.Alias); ok {
 		r.Network = network
 	}
-	for _, t := range c.networks {
+	for _, t := range f.host.networks {
 		isRenamed := like && !strings.HasPrefix(a.Name, "flannel") && hasBaseAddress(addrs, t.saved.Subnets)
 		if isRenamed || slices.Contains(backend.LinkNames(t.name), a.Name) {
 			r.Network = t.name
@@ -213,17 +232,17 @@ func isAttached(link netlink.Link) bool {
 }
 
 // findRoutes adds the routes of leno's protocol that belong to an owner, each once.
-func (c *cleaner) findRoutes(ctx context.Context, handle *kernel.Handle, owners []kernel.Owner) {
+func (f *kernelFinder) findRoutes(ctx context.Context, owners []kernel.Owner) {
 	type found struct {
 		key   kernel.RouteKey
 		route kernel.Route
 	}
 	set := map[found]bool{}
 	for _, owner := range owners {
-		for _, table := range tablesOf(handle, owner) {
+		for _, table := range tablesOf(f.handle, owner) {
 			routes, err := table.List(ctx)
 			if err != nil {
-				c.addLeft(Leftover{Kind: Route, Name: "any"}, err)
+				f.list.addLeft(Leftover{Kind: Route, Name: "any"}, err)
 			}
 			for key, route := range routes {
 				set[found{key, route}] = true
@@ -239,26 +258,26 @@ func (c *cleaner) findRoutes(ctx context.Context, handle *kernel.Handle, owners 
 	all := slices.SortedFunc(maps.Keys(set), func(a, b found) int {
 		return cmp.Or(cmp.Compare(rank(a.route), rank(b.route)), kernel.CompareRoutes(a.key, b.key))
 	})
-	table := handle.Routes(kernel.Owner{})
-	for _, f := range all {
-		r := Leftover{Kind: Route, Name: f.key.String(), Network: c.networkOf(f.key.Dst), Detail: routeText(f.route)}
-		c.add(r, func(ctx context.Context) error {
-			errs := table.Write(ctx, []reconcile.Change[kernel.RouteKey, kernel.Route]{{Key: f.key, Old: &f.route}})
+	table := f.handle.Routes(kernel.Owner{})
+	for _, r := range all {
+		l := Leftover{Kind: Route, Name: r.key.String(), Network: f.host.networkOf(r.key.Dst), Detail: routeText(r.route)}
+		f.list.add(l, func(ctx context.Context) error {
+			errs := table.Write(ctx, []reconcile.Change[kernel.RouteKey, kernel.Route]{{Key: r.key, Old: &r.route}})
 			return errors.Join(errs...)
 		})
 	}
 }
 
 // findRoutingRules adds the routing rules of leno's protocol for packets to the pools.
-func (c *cleaner) findRoutingRules(ctx context.Context, handle *kernel.Handle, pools []netip.Prefix) {
-	table := handle.Rules(pools)
+func (f *kernelFinder) findRoutingRules(ctx context.Context, pools []netip.Prefix) {
+	table := f.handle.Rules(pools)
 	rules, err := table.List(ctx)
 	if err != nil {
-		c.addLeft(Leftover{Kind: Rule, Name: "any"}, err)
+		f.list.addLeft(Leftover{Kind: Rule, Name: "any"}, err)
 	}
 	for _, rule := range slices.SortedFunc(maps.Keys(rules), kernel.ComparePoolRules) {
 		name := fmt.Sprintf("%d: %s", rule.Priority, rule.Text)
-		c.add(Leftover{Kind: Rule, Name: name, Network: c.networkOf(rule.Dst)}, func(ctx context.Context) error {
+		f.list.add(Leftover{Kind: Rule, Name: name, Network: f.host.networkOf(rule.Dst)}, func(ctx context.Context) error {
 			change := reconcile.Change[kernel.PoolRule, struct{}]{Key: rule, Old: &struct{}{}}
 			return errors.Join(table.Write(ctx, []reconcile.Change[kernel.PoolRule, struct{}]{change})...)
 		})
@@ -274,27 +293,17 @@ func routeText(r kernel.Route) string {
 	return text
 }
 
-// networkOf returns the network in whose pools dst is, or "" if none is known.
-func (c *cleaner) networkOf(dst netip.Prefix) string {
-	for _, t := range c.networks {
-		if (kernel.Owner{Pools: t.pools}).Owns(kernel.RouteKey{Dst: dst}, kernel.Route{}) {
-			return t.name
-		}
-	}
-	return ""
-}
-
-// findRules adds the rules in every firewall.
-func (c *cleaner) findRules(ctx context.Context) {
-	found, err := leftover.Find(ctx, c.o.Network)
+// findRules adds the rules in every firewall, of one network or, if it is "", of all.
+func findRules(ctx context.Context, network string, list *leftovers) {
+	found, err := leftover.Find(ctx, network)
 	if err != nil {
-		c.addLeft(Leftover{Kind: Firewall, Name: "any"}, err)
+		list.addLeft(Leftover{Kind: Firewall, Name: "any"}, err)
 	}
 	for _, l := range found {
-		c.add(Leftover{
+		list.add(Leftover{
 			Kind:    Firewall,
 			Name:    l.Program + " " + l.Table,
-			Network: c.o.Network,
+			Network: network,
 			Detail:  strings.Join(l.Parts, ", "),
 		}, l.Remove)
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 
+	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
@@ -14,14 +15,14 @@ import (
 
 // lock makes sure that no agent uses what will be removed, and prevents one from starting. A dry run needs no lock. The
 // leftovers of one network can be removed while an agent runs that takes no part in it.
-func (c *cleaner) lock(ctx context.Context) (unlock func() error, err error) {
+func lock(ctx context.Context, c config.Config, o Options) (unlock func() error, err error) {
 	unlock = func() error { return nil }
-	if c.o.DryRun {
+	if o.DryRun {
 		return unlock, nil
 	}
 	isLocked := false
-	if _, err := os.Stat(state.LockPath(c.config.DataDir)); err == nil {
-		free, err := state.LockDataDir(c.config.DataDir)
+	if _, err := os.Stat(state.LockPath(c.DataDir)); err == nil {
+		free, err := state.LockDataDir(c.DataDir)
 		switch {
 		case errors.Is(err, state.ErrLocked):
 			isLocked = true
@@ -31,13 +32,13 @@ func (c *cleaner) lock(ctx context.Context) (unlock func() error, err error) {
 			unlock = free
 		}
 	}
-	self, answers := c.runningAgent(ctx)
+	self, answers := runningAgent(ctx, c.HTTP)
 	if !answers {
 		host, err := state.LockHost()
 		if err != nil {
-			if c.o.Network != "" {
+			if o.Network != "" {
 				err = fmt.Errorf("%w; to remove one network beside it, pass its configuration: it does not answer at %s",
-					err, c.config.HTTP.Address)
+					err, c.HTTP.Address)
 			}
 			return nil, errors.Join(err, unlock())
 		}
@@ -45,14 +46,14 @@ func (c *cleaner) lock(ctx context.Context) (unlock func() error, err error) {
 		unlock = func() error { return errors.Join(data(), host()) }
 	}
 	switch {
-	case answers && slices.Contains(self.Networks, c.o.Network):
+	case answers && slices.Contains(self.Networks, o.Network):
 		err = fmt.Errorf("the agent that runs here (pid %d) takes part in network %s: "+
 			"`leno lease release %s` makes it leave, or stop the agent first",
-			self.PID, c.o.Network, c.o.Network)
-	case answers && c.o.Network == "":
+			self.PID, o.Network, o.Network)
+	case answers && o.Network == "":
 		err = fmt.Errorf("an agent runs here (pid %d, data_dir %s): stop it first", self.PID, self.DataDir)
 	case !answers && isLocked:
-		err = fmt.Errorf("an agent works on %s: stop it first", c.config.DataDir)
+		err = fmt.Errorf("an agent works on %s: stop it first", c.DataDir)
 	default:
 		return unlock, nil
 	}
@@ -61,11 +62,11 @@ func (c *cleaner) lock(ctx context.Context) (unlock func() error, err error) {
 
 // runningAgent returns the answer of the agent at the configured address, if there is one. It may use another data_dir,
 // but it uses the same kernel.
-func (c *cleaner) runningAgent(ctx context.Context) (self api.Self, answers bool) {
-	if c.config.HTTP.TLS.CertFile != "" {
+func runningAgent(ctx context.Context, c config.HTTP) (self api.Self, answers bool) {
+	if c.TLS.CertFile != "" {
 		return api.Self{}, false // the lock has to be enough
 	}
-	client, err := api.New(api.Config{Address: c.config.HTTP.Address})
+	client, err := api.New(api.Config{Address: c.Address})
 	if err != nil {
 		return api.Self{}, false
 	}

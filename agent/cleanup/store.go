@@ -16,38 +16,53 @@ import (
 	"github.com/lenonet/leno/registry/conns"
 )
 
+// A recordFinder finds the records of this host in the store.
+type recordFinder struct {
+	host     *host
+	list     *leftovers
+	registry Registry // nil before it is needed
+}
+
+// close closes the store, if it was opened.
+func (f *recordFinder) close() error {
+	if f.registry == nil || f.registry.Abilities().Close == nil {
+		return nil
+	}
+	return f.registry.Abilities().Close()
+}
+
 // lapses says what happens to a lease that could not be released.
-func (c *cleaner) lapses() string {
-	if c.config.Store() == config.StoreKubernetes {
+func (f *recordFinder) lapses() string {
+	if f.host.config.Store() == config.StoreKubernetes {
 		return "it stays until its Node is deleted or `kubectl annotate node NODE leno.lenonet.io/lease-` removes it"
 	}
 	return "it lapses by itself, and other hosts remove it after lease.hold; `leno lease revoke` does at once"
 }
 
 // removedBy returns the command that removes a lease of another host.
-func (c *cleaner) removedBy(l registry.Lease) string {
-	if c.config.Store() == config.StoreKubernetes {
+func (f *recordFinder) removedBy(l registry.Lease) string {
+	if f.host.config.Store() == config.StoreKubernetes {
 		return "kubectl annotate node " + l.Node + " leno.lenonet.io/lease-"
 	}
 	return fmt.Sprintf("leno lease revoke %s %s", l.Network, l.Subnet())
 }
 
-// findRecords finds this host's records in the store. If the store does not answer, it reports the leases that the
+// findAll finds this host's records in the store. If the store does not answer, it reports the leases that the
 // files name as left.
-func (c *cleaner) findRecords(ctx context.Context) {
+func (f *recordFinder) findAll(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, retry.CallTimeout)
 	defer cancel()
-	if err := c.findHostRecords(ctx); err != nil {
+	if err := f.findHostRecords(ctx); err != nil {
 		named := false
-		for _, t := range c.networks {
-			if c.isWanted(t.name) && t.saved.Session != "" && len(t.saved.Subnets) > 0 {
+		for _, t := range f.host.networks {
+			if f.host.isWanted(t.name) && t.saved.Session != "" && len(t.saved.Subnets) > 0 {
 				named = true
-				c.addLeft(Leftover{Kind: Lease, Name: t.saved.Subnets[0].String(), Network: t.name},
-					fmt.Errorf("%w; %s", err, c.lapses()))
+				f.list.addLeft(Leftover{Kind: Lease, Name: t.saved.Subnets[0].String(), Network: t.name},
+					fmt.Errorf("%w; %s", err, f.lapses()))
 			}
 		}
 		if !named {
-			c.addLeft(Leftover{Kind: Lease, Name: "any", Network: c.o.Network},
+			f.list.addLeft(Leftover{Kind: Lease, Name: "any", Network: f.host.o.Network},
 				fmt.Errorf("the store could not be searched for leases of this host: %w; "+
 					"to leave the store alone, -keep-lease", err))
 		}
@@ -55,23 +70,20 @@ func (c *cleaner) findRecords(ctx context.Context) {
 }
 
 // store opens the store once.
-func (c *cleaner) store() (Registry, error) {
-	if c.registry == nil {
-		reg, err := c.o.Open(c.config, c.log)
+func (f *recordFinder) store() (Registry, error) {
+	if f.registry == nil {
+		reg, err := f.host.o.Open(f.host.config, f.host.o.Logger)
 		if err != nil {
 			return nil, err
 		}
-		c.registry = reg
-		if closeStore := reg.Abilities().Close; closeStore != nil {
-			c.closers = append(c.closers, closeStore)
-		}
+		f.registry = reg
 	}
-	return c.registry, nil
+	return f.registry, nil
 }
 
-// poolsInStore returns the pools of a network from the store, for a host on which no file contains them.
-func (c *cleaner) poolsInStore(ctx context.Context, network string) ([]netip.Prefix, error) {
-	reg, err := c.store()
+// pools returns the pools of a network from the store, for a host on which no file contains them.
+func (f *recordFinder) pools(ctx context.Context, network string) ([]netip.Prefix, error) {
+	reg, err := f.store()
 	if err != nil {
 		return nil, err
 	}
@@ -82,8 +94,8 @@ func (c *cleaner) poolsInStore(ctx context.Context, network string) ([]netip.Pre
 }
 
 // findHostRecords adds the leases, the sessions and the service of this host.
-func (c *cleaner) findHostRecords(ctx context.Context) error {
-	reg, err := c.store()
+func (f *recordFinder) findHostRecords(ctx context.Context) error {
+	reg, err := f.store()
 	if err != nil {
 		return err
 	}
@@ -91,54 +103,54 @@ func (c *cleaner) findHostRecords(ctx context.Context) error {
 	if records == nil {
 		return nil
 	}
-	node, err := state.NodeName(ctx, c.config.NodeName, reg.Abilities().NodeName)
+	node, err := state.NodeName(ctx, f.host.config.NodeName, reg.Abilities().NodeName)
 	if err != nil {
 		return err
 	}
-	me := registry.Host{Node: node, NodeID: c.nodeID}
-	for _, t := range c.networks {
-		if c.isWanted(t.name) && t.saved.Session != "" {
+	me := registry.Host{Node: node, NodeID: f.host.nodeID}
+	for _, t := range f.host.networks {
+		if f.host.isWanted(t.name) && t.saved.Session != "" {
 			me.Sessions = append(me.Sessions, t.saved.Session)
 		}
 	}
-	left, err := records.HostRecords(ctx, c.o.Network, me)
+	left, err := records.HostRecords(ctx, f.host.o.Network, me)
 	if err != nil {
 		return err
 	}
-	own := c.addresses()
+	own := f.addresses()
 	for _, l := range left.Leases {
 		r := Leftover{Kind: Lease, Name: l.Subnet().String(), Network: l.Network}
-		if reason := whyForeign(l, me, own, c.removedBy(l)); reason != "" {
-			c.addForeign(r, "%s", reason)
+		if reason := whyForeign(l, me, own, f.removedBy(l)); reason != "" {
+			f.list.addForeign(r, "%s", reason)
 			continue
 		}
-		c.add(r, withTimeout(func(ctx context.Context) error { return reg.Release(ctx, l) }))
+		f.list.add(r, withTimeout(func(ctx context.Context) error { return reg.Release(ctx, l) }))
 	}
 	for _, id := range left.Sessions {
 		end := func(ctx context.Context) error { return records.EndSession(ctx, id) }
-		c.add(Leftover{Kind: Session, Name: id}, withTimeout(end))
+		f.list.add(Leftover{Kind: Session, Name: id}, withTimeout(end))
 	}
-	if c.o.Network != "" {
+	if f.host.o.Network != "" {
 		return nil
 	}
-	return c.findService(ctx, reg.Abilities().Catalog, node)
+	return f.findService(ctx, reg.Abilities().Catalog, node)
 }
 
 // findService finds the agent's service in the catalogue.
-func (c *cleaner) findService(ctx context.Context, catalogue registry.Catalog, node string) error {
-	if catalogue == nil || c.config.Consul.Service == "" {
+func (f *recordFinder) findService(ctx context.Context, catalogue registry.Catalog, node string) error {
+	if catalogue == nil || f.host.config.Consul.Service == "" {
 		return nil
 	}
-	service, ok, err := catalogue.RegisteredService(ctx, catalog.ServiceID(c.config.Consul.Service, node))
+	service, ok, err := catalogue.RegisteredService(ctx, catalog.ServiceID(f.host.config.Consul.Service, node))
 	if err != nil || !ok {
 		return err
 	}
 	r := Leftover{Kind: Service, Name: service.ID}
-	if id := service.Meta[catalog.NodeIDMeta]; c.nodeID != "" && id != c.nodeID {
-		c.addForeign(r, "it is of the agent with the node id %s", id)
+	if id := service.Meta[catalog.NodeIDMeta]; f.host.nodeID != "" && id != f.host.nodeID {
+		f.list.addForeign(r, "it is of the agent with the node id %s", id)
 		return nil
 	}
-	c.add(r, withTimeout(func(ctx context.Context) error { return catalogue.Withdraw(ctx, service) }))
+	f.list.add(r, withTimeout(func(ctx context.Context) error { return catalogue.Withdraw(ctx, service) }))
 	return nil
 }
 
@@ -175,13 +187,13 @@ func whyForeign(l registry.Lease, me registry.Host, own []netip.Addr, removedBy 
 }
 
 // addresses returns the addresses by which other hosts may know this one.
-func (c *cleaner) addresses() (out []netip.Addr) {
-	if choice, err := c.o.SelectUnderlay(c.config.Underlay); err == nil {
+func (f *recordFinder) addresses() (out []netip.Addr) {
+	if choice, err := f.host.o.SelectUnderlay(f.host.config.Underlay); err == nil {
 		out = choice.Addrs // a public_ip may not be on any interface
 	}
 	own, err := conns.HostAddrs()
 	if err != nil {
-		c.log.Warn("addresses of this host cannot be read", "error", errors.Unwrap(err))
+		f.host.o.Logger.Warn("addresses of this host cannot be read", "error", errors.Unwrap(err))
 	}
 	return append(out, own...)
 }
