@@ -2,9 +2,9 @@
 // the agent through package api, and the output. Package cli runs them. Only `agent`, `cleanup`,
 // `doctor`, `flannel`, `store copy` and the checks of configuration files use packages of the agent.
 //
-// What several commands share is in files below them: the configuration's flags and checks
-// (config.go), the comparison of a file with Consul (plan.go), and texts for objects of the API
-// (describe.go).
+// The larger commands have a package each. What several commands share is in files below them: the
+// configuration's flags and checks (config.go), the comparison of a file with Consul (plan.go), and
+// texts for objects of the API (package describe).
 package command
 
 import (
@@ -23,7 +23,9 @@ import (
 	"github.com/lenonet/leno/agent"
 	"github.com/lenonet/leno/command/cli"
 	"github.com/lenonet/leno/command/cni"
+	"github.com/lenonet/leno/command/docker"
 	"github.com/lenonet/leno/command/packettrace"
+	"github.com/lenonet/leno/command/status"
 )
 
 // NewMeta returns the environment of this process. build may be nil.
@@ -90,7 +92,7 @@ func Commands(m cli.Meta) cli.Commands {
 	return cli.NewCommands(m, groups,
 		agentSpec,
 		cni.Spec,
-		dockerOptsSpec,
+		docker.Spec,
 		doctorSpec,
 		cleanupSpec,
 		completionSpec,
@@ -117,7 +119,7 @@ func Commands(m cli.Meta) cli.Commands {
 		reservationAddSpec,
 		reservationListSpec,
 		reservationRemoveSpec,
-		statusSpec,
+		status.Spec,
 		storeCopySpec,
 		packettrace.Spec,
 		validateSpec,

@@ -17,6 +17,7 @@ import (
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/command/cli"
 	"github.com/lenonet/leno/command/hosts"
+	"github.com/lenonet/leno/command/status"
 )
 
 // result is the outcome of a command.
@@ -465,7 +466,7 @@ func TestJSONOutputIsTheAPIs(t *testing.T) {
 		"hosts":                   &api.HostList{},
 		"doctor -all":             &hosts.Diagnosis{},
 		"events":                  &api.EventList{},
-		"status":                  &statusOutput{},
+		"status":                  &status.Output{},
 		"version":                 &versionOutput{},
 	} {
 		got := w.run(strings.Fields(args)...)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/cli"
+	"github.com/lenonet/leno/command/describe"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -50,17 +51,18 @@ func writeLeases(w io.Writer, network string, list api.LeaseList) {
 	} else {
 		var rows [][]string
 		for _, l := range list.Leases {
-			state := leaseState(l)
+			state := describe.LeaseState(l)
 			if l.Own {
 				state += ", this host"
 			}
-			rows = append(rows, []string{l.Subnet.String(), l.Node, firstOf(l.PublicIPs), backendType(l.Backend), state})
+			rows = append(rows, []string{l.Subnet.String(), l.Node, describe.First(l.PublicIPs),
+				describe.BackendType(l.Backend), state})
 		}
 		cli.WriteTable(w, []cli.Column{{Title: "SUBNET"}, {Title: "NODE", Cut: true}, {Title: "PUBLIC IP"},
 			{Title: "BACKEND", Cut: true}, {Title: "STATE"}}, rows)
 	}
 	writeDuplicates(w, list.Leases)
-	writeSkipped(w, list.Skipped)
+	describe.WriteSkipped(w, list.Skipped)
 }
 
 // maxDuplicates is how many duplicates a table names.
@@ -91,7 +93,7 @@ func writeDuplicates(w io.Writer, leases []api.Lease) {
 			}
 		}
 	}
-	writeNotes(w, notes[:min(len(notes), maxDuplicates)])
+	describe.WriteNotes(w, notes[:min(len(notes), maxDuplicates)])
 	if more := len(notes) - maxDuplicates; more > 0 {
 		fmt.Fprintf(w, "And %d more.\n", more)
 	}

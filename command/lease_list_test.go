@@ -9,24 +9,6 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-func TestSkippedIsBounded(t *testing.T) {
-	var skipped []api.Skipped
-	for i := range 10_000 {
-		skipped = append(skipped, api.Skipped{Key: fmt.Sprintf("leno/leases/default/bad-%d", i), Reason: "nonsense"})
-	}
-	var out strings.Builder
-	writeSkipped(&out, skipped)
-	if n := strings.Count(out.String(), "\n"); n != maxSkipped+3 || !strings.Contains(out.String(), "Skipped 10000 unusable records:") ||
-		!strings.HasSuffix(out.String(), "  and 9900 more: -format=json names all\n") {
-		t.Errorf("%d lines:\n%s", n, out.String())
-	}
-	out.Reset()
-	writeSkipped(&out, skipped[:maxSkipped])
-	if strings.Contains(out.String(), "more") {
-		t.Errorf("got\n%s", out.String())
-	}
-}
-
 func TestDuplicatesAreNamed(t *testing.T) {
 	lease := func(slot int, node, id string, held bool, addrs ...string) api.Lease {
 		l := api.Lease{Subnet: netip.MustParsePrefix(fmt.Sprintf("10.5.%d.0/24", slot)), Node: node, NodeID: id, Held: held}

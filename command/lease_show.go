@@ -11,6 +11,7 @@ import (
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/cli"
+	"github.com/lenonet/leno/command/describe"
 )
 
 func leaseShowSpec(m cli.Meta) cli.Spec {
@@ -101,11 +102,11 @@ func writeLease(w io.Writer, network string, l api.Lease, more ...cli.Pair) {
 	cli.WritePairs(w, slices.Concat(more, []cli.Pair{
 		{"Network", network},
 		{"Subnets", cli.Join(l.Subnets)},
-		{"State", leaseState(l)},
+		{"State", describe.LeaseState(l)},
 		{"Node", node},
 		{"Node id", l.NodeID},
 		{"Public IPs", cli.Join(l.PublicIPs)},
 		{"MTU", strconv.Itoa(l.MTU)},
 		{"Modify index", strconv.FormatUint(l.ModifyIndex, 10)},
-	}, backendPairs(l.Backend)))
+	}, describe.BackendPairs(l.Backend)))
 }

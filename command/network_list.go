@@ -8,6 +8,7 @@ import (
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/cli"
+	"github.com/lenonet/leno/command/describe"
 )
 
 func networkListSpec(m cli.Meta) cli.Spec {
@@ -41,12 +42,12 @@ func writeNetworks(w io.Writer, list api.NetworkList) {
 		for _, n := range list.Networks {
 			subnet, state := "-", "not joined"
 			if n.Local != nil {
-				subnet, state = firstOf(n.Local.Subnets), n.Local.State
+				subnet, state = describe.First(n.Local.Subnets), n.Local.State
 			}
-			rows = append(rows, []string{n.Name, poolPrefixes(n.Pools), backendType(n.Backend), subnet, state})
+			rows = append(rows, []string{n.Name, describe.PoolPrefixes(n.Pools), describe.BackendType(n.Backend), subnet, state})
 		}
 		cli.WriteTable(w, []cli.Column{{Title: "NAME", Cut: true}, {Title: "POOLS"}, {Title: "BACKEND", Cut: true},
 			{Title: "SUBNET"}, {Title: "STATE", Cut: true}}, rows)
 	}
-	writeSkipped(w, list.Skipped)
+	describe.WriteSkipped(w, list.Skipped)
 }

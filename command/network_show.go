@@ -10,6 +10,7 @@ import (
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/cli"
+	"github.com/lenonet/leno/command/describe"
 )
 
 func networkShowSpec(m cli.Meta) cli.Spec {
@@ -40,8 +41,8 @@ the agent's configuration file differs from Consul.
 
 // writeNetwork prints a network and this host's part in it. store is the name of the store.
 func writeNetwork(w io.Writer, n api.Network, store string, now time.Time) {
-	list := append([]cli.Pair{{"Network", n.Name}}, poolPairs(n.Pools)...)
-	list = append(append(list, backendPairs(n.Backend)...), cli.Pair{"Encryption", n.Encryption})
+	list := append([]cli.Pair{{"Network", n.Name}}, describe.PoolPairs(n.Pools)...)
+	list = append(append(list, describe.BackendPairs(n.Backend)...), cli.Pair{"Encryption", n.Encryption})
 	cli.WritePairs(w, append(list, cli.Pair{"Modify index", strconv.FormatUint(n.ModifyIndex, 10)}))
 	l := n.Local
 	if l == nil {
@@ -52,9 +53,9 @@ func writeNetwork(w io.Writer, n api.Network, store string, now time.Time) {
 	cli.WritePairs(w, []cli.Pair{
 		{"State", l.State},
 		{"Subnets", cli.Join(l.Subnets)},
-		{"MTU", cmp.Or(l.MTUReason, formatNumber(l.MTU))},
+		{"MTU", cmp.Or(l.MTUReason, describe.Number(l.MTU))},
 		{"Device", l.Link},
-		{"Underlay", describeUnderlay(l.Underlay)},
+		{"Underlay", describe.Underlay(l.Underlay)},
 		{"Subnet file", l.SubnetFile},
 		{"Peers", strconv.Itoa(l.Peers)},
 		{"Last applied", timeAgo(l.Applied, now)},
@@ -64,7 +65,7 @@ func writeNetwork(w io.Writer, n api.Network, store string, now time.Time) {
 		fmt.Fprintln(w)
 		writeLocalSwitch(w, *l.Switch)
 	}
-	writeNotes(w, l.Notes)
+	describe.WriteNotes(w, l.Notes)
 	if len(l.Differs) > 0 {
 		fmt.Fprintf(w, "\nThe agent's configuration differs from %s, which wins;\n"+
 			"leno network apply FILE changes the network on all hosts:\n", store)

@@ -5,6 +5,7 @@ import (
 	"github.com/lenonet/leno/agent/handover"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/hosts"
+	"github.com/lenonet/leno/command/status"
 )
 
 // Output is what a command prints with -format=json.
@@ -17,7 +18,7 @@ type Output struct {
 // because its format is Docker's.
 func Outputs() []Output {
 	return []Output{
-		{"status", statusOutput{}},
+		{"status", status.Output{}},
 		{"network list", api.NetworkList{}},
 		{"network show", api.Network{}},
 		{"network plan", planOutput{}},

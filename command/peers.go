@@ -10,6 +10,7 @@ import (
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/cli"
+	"github.com/lenonet/leno/command/describe"
 	"github.com/lenonet/leno/command/hosts"
 )
 
@@ -94,7 +95,7 @@ func writePeers(w io.Writer, network string, list api.PeerList, now time.Time) {
 	}
 	var rows [][]string
 	for _, p := range peers {
-		row := []string{p.Node, firstOf(p.Subnets), firstOf(p.PublicIPs), p.Backend, peerLease(p)}
+		row := []string{p.Node, describe.First(p.Subnets), describe.First(p.PublicIPs), p.Backend, peerLease(p)}
 		switch {
 		case elsewhere && p.Endpoint.IsValid():
 			row = slices.Insert(row, 3, p.Endpoint.String())
@@ -133,7 +134,7 @@ func writePeers(w io.Writer, network string, list api.PeerList, now time.Time) {
 	if len(rows) > 0 && !tested {
 		notes = append(notes, "Not tested: whether packets arrive. Run `leno peers -probe` to test it.")
 	}
-	writeNotes(w, notes)
+	describe.WriteNotes(w, notes)
 }
 
 func peerLease(p api.Peer) string {

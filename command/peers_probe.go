@@ -12,6 +12,7 @@ import (
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/cli"
+	"github.com/lenonet/leno/command/describe"
 )
 
 // probeTimeout bounds a probe: the agent's limit of 2 min, plus cli.CallTimeout.
@@ -103,7 +104,7 @@ func writeProbe(w io.Writer, out api.Probe) {
 	for _, f := range out.Findings {
 		cli.WriteFinding(w, f)
 	}
-	writeNotes(w, notes)
+	describe.WriteNotes(w, notes)
 }
 
 // unprobedNotes names the paths that could not be probed, a few per reason.

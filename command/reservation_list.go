@@ -7,6 +7,7 @@ import (
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/cli"
+	"github.com/lenonet/leno/command/describe"
 )
 
 func reservationListSpec(m cli.Meta) cli.Spec {
@@ -47,5 +48,5 @@ func writeReservations(w io.Writer, network string, list api.ReservationList) {
 		}
 		cli.WriteTable(w, []cli.Column{{Title: "SUBNET"}, {Title: "KEPT FOR", Cut: true}}, rows)
 	}
-	writeSkipped(w, list.Skipped)
+	describe.WriteSkipped(w, list.Skipped)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/lenonet/leno/agent/definition"
 	"github.com/lenonet/leno/agent/files"
 	"github.com/lenonet/leno/command/cli"
+	"github.com/lenonet/leno/command/describe"
 	"github.com/lenonet/leno/internal/plural"
 )
 
@@ -89,7 +90,7 @@ func writeValid(w io.Writer, cfg config.Config) {
 			list = append(list, cli.Pair{"Pools", "as " + cfg.StoreName() + " has them"})
 		} else if of, err := definition.FromBlock(n); err == nil {
 			defined := networkOf(of)
-			list = append(append(list, poolPairs(defined.Pools)...), backendPairs(defined.Backend)...)
+			list = append(append(list, describe.PoolPairs(defined.Pools)...), describe.BackendPairs(defined.Backend)...)
 			list = append(list, cli.Pair{"Encryption", defined.Encryption})
 		}
 		cli.WritePairs(w, append(list, cli.Pair{"Subnet file", n.SubnetFile}))

@@ -1,4 +1,5 @@
-package command
+// Package describe contains the texts of several commands for objects of the API.
+package describe
 
 import (
 	"encoding/json"
@@ -17,8 +18,8 @@ import (
 	"github.com/lenonet/leno/internal/plural"
 )
 
-// backendType returns the "type" of a backend object.
-func backendType(object json.RawMessage) string {
+// BackendType returns the "type" of a backend object.
+func BackendType(object json.RawMessage) string {
 	var head struct {
 		Type string `json:"type"`
 	}
@@ -49,8 +50,9 @@ func backendOptions(object json.RawMessage) map[string]string {
 	return options
 }
 
-func backendPairs(object json.RawMessage) []cli.Pair {
-	list := []cli.Pair{{"Backend", backendType(object)}}
+// BackendPairs returns the type and the options of a backend object.
+func BackendPairs(object json.RawMessage) []cli.Pair {
+	list := []cli.Pair{{"Backend", BackendType(object)}}
 	options := backendOptions(object)
 	for _, name := range slices.Sorted(maps.Keys(options)) {
 		list = append(list, cli.Pair{"  " + name, options[name]})
@@ -58,8 +60,8 @@ func backendPairs(object json.RawMessage) []cli.Pair {
 	return list
 }
 
-// describePool returns a text such as "10.5.0.0/16, a /24 each, from 10.5.1.0 to 10.5.255.0".
-func describePool(p api.Pool) string {
+// poolText returns a text such as "10.5.0.0/16, a /24 each, from 10.5.1.0 to 10.5.255.0".
+func poolText(p api.Pool) string {
 	text := p.Prefix.String()
 	if p.SubnetLen > 0 {
 		text += fmt.Sprintf(", a /%d each", p.SubnetLen)
@@ -70,15 +72,17 @@ func describePool(p api.Pool) string {
 	return text
 }
 
-func poolPairs(pools []api.Pool) []cli.Pair {
+// PoolPairs returns each pool with its family.
+func PoolPairs(pools []api.Pool) []cli.Pair {
 	var list []cli.Pair
 	for _, p := range pools {
-		list = append(list, cli.Pair{backend.Family(p.Prefix.Addr()), describePool(p)})
+		list = append(list, cli.Pair{backend.Family(p.Prefix.Addr()), poolText(p)})
 	}
 	return list
 }
 
-func poolPrefixes(pools []api.Pool) string {
+// PoolPrefixes returns the prefixes of pools as one text.
+func PoolPrefixes(pools []api.Pool) string {
 	var list []netip.Prefix
 	for _, p := range pools {
 		list = append(list, p.Prefix)
@@ -86,15 +90,16 @@ func poolPrefixes(pools []api.Pool) string {
 	return cli.Join(list)
 }
 
-// firstOf returns the first of a list, "-" if there is none.
-func firstOf[T fmt.Stringer](list []T) string {
+// First returns the first of a list, "-" if there is none.
+func First[T fmt.Stringer](list []T) string {
 	if len(list) == 0 {
 		return "-"
 	}
 	return list[0].String()
 }
 
-func describeUnderlay(u api.Underlay) string {
+// Underlay returns a text such as "eth0, 192.0.2.1, MTU 1500: the default route leaves through it", "" for none.
+func Underlay(u api.Underlay) string {
 	if u.Interface == "" {
 		return ""
 	}
@@ -121,22 +126,24 @@ func ownAddressNote(own []netip.Addr) string {
 	return " from " + cli.Join(list)
 }
 
-func formatNumber(n int) string {
+// Number returns a number, "" for 0.
+func Number(n int) string {
 	if n == 0 {
 		return ""
 	}
 	return strconv.Itoa(n)
 }
 
-func leaseState(l api.Lease) string {
+// LeaseState returns "held", or how long ago the lease lapsed.
+func LeaseState(l api.Lease) string {
 	if l.Held {
 		return "held"
 	}
 	return "lapsed " + cli.Age(time.Duration(l.LapsedSeconds)*time.Second)
 }
 
-// writeNotes prints notes, with an empty line before them.
-func writeNotes(w io.Writer, notes []string) {
+// WriteNotes prints notes, with an empty line before them.
+func WriteNotes(w io.Writer, notes []string) {
 	if len(notes) > 0 {
 		fmt.Fprintln(w)
 	}
@@ -149,8 +156,8 @@ func writeNotes(w io.Writer, notes []string) {
 // make it scroll forever.
 const maxSkipped = 100
 
-// writeSkipped names the first of the records that could not be used.
-func writeSkipped(w io.Writer, skipped []api.Skipped) {
+// WriteSkipped names the first of the records that could not be used.
+func WriteSkipped(w io.Writer, skipped []api.Skipped) {
 	if len(skipped) == 0 {
 		return
 	}

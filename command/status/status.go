@@ -1,4 +1,5 @@
-package command
+// Package status contains the command status: whether this host is healthy, on one screen.
+package status
 
 import (
 	"cmp"
@@ -16,17 +17,19 @@ import (
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/command/cli"
+	"github.com/lenonet/leno/command/describe"
 	"github.com/lenonet/leno/internal/plural"
 )
 
-// statusOutput is the output of `leno status -format=json`.
-type statusOutput struct {
+// Output is the output of `leno status -format=json`.
+type Output struct {
 	Agent    api.Self      `json:"agent"`
 	Health   api.Health    `json:"health"`
 	Networks []api.Network `json:"networks"`
 }
 
-func statusSpec(m cli.Meta) cli.Spec {
+// Spec returns the command status.
+func Spec(m cli.Meta) cli.Spec {
 	s := cli.NewSession(m)
 	var watch cli.WatchFlag
 	var wait cli.WaitFlag
@@ -51,22 +54,22 @@ hosts: a warning that packets to them are lost does not count.
 		Flags: cli.CombineFlags(s.Register, watch.Register,
 			func(fs *flag.FlagSet) { wait.Register(fs, "this host is ready and passing") }),
 		Run: func(ctx context.Context, _ []string) error {
-			read := func(ctx context.Context, c *api.Client, _ api.Read) (statusOutput, uint64, error) {
-				out, err := status(ctx, c)
+			read := func(ctx context.Context, c *api.Client, _ api.Read) (Output, uint64, error) {
+				out, err := readOutput(ctx, c)
 				return out, 0, err
 			}
 			switch {
 			case watch.On && wait.Limit > 0:
 				return cli.UsageErrorf("-watch and -wait exclude each other")
 			case watch.On:
-				return cli.Show(ctx, s, watch, read, writeStatus)
+				return cli.Show(ctx, s, watch, read, write)
 			}
-			var out statusOutput
-			show := func(v statusOutput) error {
+			var out Output
+			show := func(v Output) error {
 				out = v
-				return s.Print(v, func(w io.Writer) { writeStatus(w, v, m.Now()) })
+				return s.Print(v, func(w io.Writer) { write(w, v, m.Now()) })
 			}
-			err := awaitStatus(ctx, s, wait.Limit, show)
+			err := await(ctx, s, wait.Limit, show)
 			switch {
 			case err != nil:
 				return err
@@ -86,11 +89,11 @@ func isHealthy(h api.Health) bool {
 	})
 }
 
-// awaitStatus shows the status once, when everything passes or after the limit.
-func awaitStatus(ctx context.Context, s *cli.Session, limit time.Duration, show func(statusOutput) error) error {
-	read := func(ctx context.Context) (out statusOutput, err error) {
+// await shows the status once, when everything passes or after the limit.
+func await(ctx context.Context, s *cli.Session, limit time.Duration, show func(Output) error) error {
+	read := func(ctx context.Context) (out Output, err error) {
 		err = s.Call(ctx, func(ctx context.Context, c *api.Client) (err error) {
-			out, err = status(ctx, c)
+			out, err = readOutput(ctx, c)
 			return err
 		})
 		return out, err
@@ -105,7 +108,7 @@ func awaitStatus(ctx context.Context, s *cli.Session, limit time.Duration, show 
 	if _, err := s.Format.JSON(); err != nil {
 		return err
 	}
-	var out statusOutput
+	var out Output
 	var answered bool // out is complete
 	var wrong error
 	err := cli.Await(ctx, limit, func(ctx context.Context) error {
@@ -132,8 +135,8 @@ func awaitStatus(ctx context.Context, s *cli.Session, limit time.Duration, show 
 	return show(out)
 }
 
-func status(ctx context.Context, c *api.Client) (statusOutput, error) {
-	var out statusOutput
+func readOutput(ctx context.Context, c *api.Client) (Output, error) {
+	var out Output
 	var err error
 	if out.Agent, err = c.Self(ctx); err != nil {
 		return out, err
@@ -154,13 +157,13 @@ func status(ctx context.Context, c *api.Client) (statusOutput, error) {
 	return out, err
 }
 
-// maxStatusNetworks is how many networks get a line each. Ten networks without problems fit a
+// maxNetworks is how many networks get a line each. Ten networks without problems fit a
 // terminal of 24 lines.
-const maxStatusNetworks = 10
+const maxNetworks = 10
 
 // testedPaths returns what the continuous tests say, for each of the first networks in which they run.
 func testedPaths(h api.Health) (out []string) {
-	for _, n := range h.Networks[:min(len(h.Networks), maxStatusNetworks)] {
+	for _, n := range h.Networks[:min(len(h.Networks), maxNetworks)] {
 		for _, c := range n.Checks {
 			if c.Name == health.Paths && len(h.Networks) > 1 {
 				out = append(out, n.Network+": "+c.Reason)
@@ -172,9 +175,9 @@ func testedPaths(h api.Health) (out []string) {
 	return out
 }
 
-// writeStatus prints one screen: the verdict, this host, its networks, and the checks that are not
+// write prints one screen: the verdict, this host, its networks, and the checks that are not
 // passing.
-func writeStatus(w io.Writer, out statusOutput, now time.Time) {
+func write(w io.Writer, out Output, now time.Time) {
 	faults := faultsOf(out.Health)
 	fmt.Fprintln(w, cli.Paint(w, overall(out.Health), verdict(out, faults)))
 	if len(faults) > 0 {
@@ -203,7 +206,7 @@ func writeStatus(w io.Writer, out statusOutput, now time.Time) {
 		{"Firewall", rules},
 	})
 	fmt.Fprintln(w)
-	writeStatusNetworks(w, out)
+	writeNetworks(w, out)
 	if len(out.Networks) <= maxNoted {
 		writeNetworkNotes(w, out.Networks)
 	}
@@ -228,7 +231,7 @@ func overall(h api.Health) string {
 }
 
 // verdict returns the first line: the health of this host.
-func verdict(out statusOutput, faults []fault) string {
+func verdict(out Output, faults []fault) string {
 	of := plural.Count(len(out.Health.Networks), "network")
 	switch {
 	case out.Health.Status == api.Critical:
@@ -291,34 +294,34 @@ func (f fault) text(now time.Time) string {
 	return fmt.Sprintf("%s%s is %s%s: %s", scope, f.Name, f.Status, since, f.Reason)
 }
 
-// writeStatusNetworks prints a line for each network that health reports, including those that are
+// writeNetworks prints a line for each network that health reports, including those that are
 // not in the store yet. If there are many, networks with problems come first.
-func writeStatusNetworks(w io.Writer, out statusOutput) {
+func writeNetworks(w io.Writer, out Output) {
 	if len(out.Health.Networks) == 0 {
 		fmt.Fprintln(w, "This host takes part in no network.")
 		return
 	}
 	list := slices.Clone(out.Health.Networks)
-	if len(list) > maxStatusNetworks {
+	if len(list) > maxNetworks {
 		slices.SortStableFunc(list, func(a, b api.NetworkHealth) int {
 			return health.Severity(b.Status) - health.Severity(a.Status)
 		})
 	}
 	var rows [][]string
-	for _, h := range list[:min(len(list), maxStatusNetworks)] {
+	for _, h := range list[:min(len(list), maxNetworks)] {
 		row := []string{h.Network, h.Status, "-", "-", "-", "-", "-"}
 		for _, n := range out.Networks {
 			if n.Name == h.Network {
 				l := n.Local
-				row = []string{n.Name, h.Status, firstOf(l.Subnets), cmp.Or(l.Backend, "-"), cmp.Or(l.Link, "-"),
-					cmp.Or(formatNumber(l.MTU), "-"), strconv.Itoa(l.Peers)}
+				row = []string{n.Name, h.Status, describe.First(l.Subnets), cmp.Or(l.Backend, "-"), cmp.Or(l.Link, "-"),
+					cmp.Or(describe.Number(l.MTU), "-"), strconv.Itoa(l.Peers)}
 			}
 		}
 		rows = append(rows, row)
 	}
 	cli.WriteTable(w, []cli.Column{{Title: "NETWORK", Cut: true}, {Title: "STATUS"}, {Title: "SUBNET"},
 		{Title: "BACKEND", Cut: true}, {Title: "DEVICE", Cut: true}, {Title: "MTU"}, {Title: "PEERS"}}, rows)
-	if rest := list[min(len(list), maxStatusNetworks):]; len(rest) > 0 {
+	if rest := list[min(len(list), maxNetworks):]; len(rest) > 0 {
 		all := "all passing"
 		if rest[0].Status != api.Passing {
 			all = "not all passing"
@@ -337,7 +340,7 @@ func writeNetworkNotes(w io.Writer, networks []api.Network) {
 		if i == 0 {
 			fmt.Fprintln(w)
 		}
-		if text := describeUnderlay(n.Local.Underlay); text != "" {
+		if text := describe.Underlay(n.Local.Underlay); text != "" {
 			cli.WriteNote(w, "", fmt.Sprintf("%s: underlay %s", n.Name, text))
 		}
 		if n.Local.MTUReason != "" {
@@ -351,7 +354,7 @@ func writeNetworkNotes(w io.Writer, networks []api.Network) {
 
 // writeDiffering names the networks whose block in the agent's configuration has no effect, with
 // the agent's explanation. A check that is not passing is printed anyway.
-func writeDiffering(w io.Writer, out statusOutput) {
+func writeDiffering(w io.Writer, out Output) {
 	for _, n := range out.Networks {
 		if len(n.Local.Differs) == 0 {
 			continue

@@ -1,4 +1,4 @@
-package command
+package docker
 
 import (
 	"context"
@@ -25,16 +25,16 @@ import (
 // askTimeout bounds the wait for an agent that may be absent.
 const askTimeout = 3 * time.Second
 
-// dockerHost tells which Docker Engine and which networks there are on this host, as the flags
-// describe them or as they are found.
-type dockerHost struct {
+// A host tells which Docker Engine and which networks there are on this host, as the flags describe them or as they are
+// found.
+type host struct {
 	agent *cli.AgentFlags
 
 	networks, files, interfaces cli.ListFlag
 	version, firewall, config   string
 }
 
-func (h *dockerHost) flags(fs *flag.FlagSet) {
+func (h *host) flags(fs *flag.FlagSet) {
 	h.agent.Register(fs)
 	fs.Var(&h.networks, "network",
 		"`name` of a network, the first is docker0's; may be repeated. Default: the only one on this host")
@@ -68,7 +68,7 @@ func readConfig(path string, replace bool) (text []byte, c dockeropts.Config, er
 
 // engine returns the engine that the flags describe. Unset values come from its daemon.json and the installed one, and
 // if it is running, also from the running one.
-func (h *dockerHost) engine(ctx context.Context, c dockeropts.Config, running bool) (e dockeropts.Engine, err error) {
+func (h *host) engine(ctx context.Context, c dockeropts.Config, running bool) (e dockeropts.Engine, err error) {
 	switch h.firewall {
 	case "iptables", "":
 	case "nftables":
@@ -112,7 +112,7 @@ func (s subnetSource) read() (string, error) {
 }
 
 // read returns the networks that the flags name, in their order, or the only one.
-func (h *dockerHost) read(ctx context.Context) ([]dockeropts.Network, error) {
+func (h *host) read(ctx context.Context) ([]dockeropts.Network, error) {
 	sources, err := h.sources(ctx)
 	if err != nil {
 		return nil, err
@@ -155,7 +155,7 @@ func missingFileText(s subnetSource) string {
 }
 
 // sources finds the files without reading them.
-func (h *dockerHost) sources(ctx context.Context) ([]subnetSource, error) {
+func (h *host) sources(ctx context.Context) ([]subnetSource, error) {
 	var out []subnetSource
 	for _, path := range h.files {
 		name := strings.TrimSuffix(filepath.Base(path), ".env")
@@ -194,7 +194,7 @@ func (h *dockerHost) sources(ctx context.Context) ([]subnetSource, error) {
 
 // knownNetworks returns this host's networks by name: from the agent, or, if it does not respond, those
 // with a subnet file in the default directory.
-func (h *dockerHost) knownNetworks(ctx context.Context) (out []subnetSource, err error) {
+func (h *host) knownNetworks(ctx context.Context) (out []subnetSource, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	err = h.agent.Call(ctx, func(ctx context.Context, c *api.Client) error {

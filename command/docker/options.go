@@ -1,4 +1,5 @@
-package command
+// Package docker contains the command docker-opts. What it prints is computed by package dockeropts.
+package docker
 
 import (
 	"cmp"
@@ -21,17 +22,18 @@ import (
 
 const formatEnv = "env"
 
-// dockerOpts is `leno docker-opts`.
-type dockerOpts struct {
+// options is `leno docker-opts`.
+type options struct {
 	meta cli.Meta
-	host dockerHost
+	host host
 
 	format, key, to string
 	create, json    bool
 }
 
-func dockerOptsSpec(m cli.Meta) cli.Spec {
-	o := &dockerOpts{meta: m, host: dockerHost{agent: cli.NewAgentFlags(m)}}
+// Spec returns the command docker-opts.
+func Spec(m cli.Meta) cli.Spec {
+	o := &options{meta: m, host: host{agent: cli.NewAgentFlags(m)}}
 	return cli.Spec{
 		Name:     "docker-opts",
 		Synopsis: "Print the Docker options for this host's subnets",
@@ -65,7 +67,7 @@ file, not the agent.
 	}
 }
 
-func (o *dockerOpts) flags(fs *flag.FlagSet) {
+func (o *options) flags(fs *flag.FlagSet) {
 	o.host.flags(fs)
 	fs.BoolVar(&o.create, "create", false, "leave docker0 unchanged: create a Docker network for the first network, too")
 	fs.StringVar(&o.format, "format", "",
@@ -75,7 +77,7 @@ func (o *dockerOpts) flags(fs *flag.FlagSet) {
 	fs.StringVar(&o.to, "write", "", "`file` to replace atomically, instead of printing; for -format=env and json")
 }
 
-func (o *dockerOpts) run(ctx context.Context) error {
+func (o *options) run(ctx context.Context) error {
 	if o.json {
 		if o.format != "" && o.format != cli.FormatJSON {
 			return cli.UsageErrorf("-json and -format=%s exclude each other", o.format)
@@ -101,7 +103,7 @@ func (o *dockerOpts) run(ctx context.Context) error {
 }
 
 // output prints or writes the options in the format that is asked for.
-func (o *dockerOpts) output(ctx context.Context) error {
+func (o *options) output(ctx context.Context) error {
 	isTarget := o.format == cli.FormatJSON && o.to != ""
 	path := o.host.config
 	if isTarget {
@@ -149,7 +151,7 @@ var variableName = regexp.MustCompile(`^[A-Za-z_]\w*$`)
 
 // print prints the options for people, who can paste them into a shell. conflict is why dockerd would not start with
 // those of docker0.
-func (o *dockerOpts) print(w io.Writer, e dockeropts.Engine, networks []dockeropts.Network, conflict error) {
+func (o *options) print(w io.Writer, e dockeropts.Engine, networks []dockeropts.Network, conflict error) {
 	var notes []string
 	for i, n := range networks {
 		if i > 0 {
@@ -197,7 +199,7 @@ func writeComment(w io.Writer, text string) {
 }
 
 // writeJSON prints or writes a daemon.json with all its settings, whose content before is old.
-func (o *dockerOpts) writeJSON(ctx context.Context, d dockeropts.Daemon, old []byte, all dockeropts.Config) error {
+func (o *options) writeJSON(ctx context.Context, d dockeropts.Daemon, old []byte, all dockeropts.Config) error {
 	var out strings.Builder
 	if err := cli.WriteJSON(&out, all); err != nil {
 		return err
@@ -214,7 +216,7 @@ func (o *dockerOpts) writeJSON(ctx context.Context, d dockeropts.Daemon, old []b
 }
 
 // writeEnv prints or writes an environment file.
-func (o *dockerOpts) writeEnv(d dockeropts.Daemon, network string) error {
+func (o *options) writeEnv(d dockeropts.Daemon, network string) error {
 	var old []byte
 	if o.to != "" {
 		var err error
@@ -228,7 +230,7 @@ func (o *dockerOpts) writeEnv(d dockeropts.Daemon, network string) error {
 }
 
 // write prints the text, or replaces the content of the file, which is old.
-func (o *dockerOpts) write(old []byte, text string) error {
+func (o *options) write(old []byte, text string) error {
 	if o.to == "" {
 		_, err := io.WriteString(o.meta.Stdout, text)
 		return err
