@@ -168,7 +168,7 @@ func (a *Agent) runOn(ctx context.Context, listener net.Listener) (err error) {
 	g.Go(func() error { return a.diagnostics.paths.Run(ctx) })
 	g.Go(func() error { return a.diagnostics.members.Run(ctx) })
 	g.Go(func() error { return a.notifySystemd(ctx) })
-	g.Go(func() error { return a.env.Reports.Telemetry.Run(ctx) })
+	g.Go(func() error { return a.env.Reports.Telemetry.Run(ctx, a.http.HostNames()) })
 	g.Go(func() error { return a.supervise(ctx, listener.Addr(), asked) })
 	err = g.Wait()
 	if errors.Is(err, context.Canceled) {

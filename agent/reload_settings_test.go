@@ -264,13 +264,22 @@ func settingCases() map[string]settingCase {
 				c.Telemetry.Address = fmt.Sprint("127.0.0.1:", port[0])
 			},
 			func(_ *host, c config.Config) error {
-				r, err := http.Get("http://" + c.Telemetry.Address + telemetry.MetricsPath)
-				if err != nil {
-					return err
+				for host, want := range map[string]int{c.Telemetry.Address: http.StatusOK, "evil.example": http.StatusMisdirectedRequest} {
+					r, err := http.NewRequest(http.MethodGet, "http://"+c.Telemetry.Address+telemetry.MetricsPath, nil)
+					if err != nil {
+						return err
+					}
+					r.Host, r.Close = host, true
+					answer, err := http.DefaultClient.Do(r)
+					if err != nil {
+						return err
+					}
+					_ = answer.Body.Close()
+					if answer.StatusCode != want {
+						return fmt.Errorf("metrics answer %s to a request for %s, want %d", answer.Status, host, want)
+					}
 				}
-				defer http.DefaultClient.CloseIdleConnections()
-				defer r.Body.Close()
-				return expect(r.StatusCode == http.StatusOK, "metrics answer %d", r.StatusCode)
+				return nil
 			},
 		},
 		"telemetry.statsd_address":    statsd(func(c *config.Config, address string) { c.Telemetry.StatsdAddress = address }),

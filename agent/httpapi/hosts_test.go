@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/internal/testkit/agenttest"
 )
 
@@ -75,41 +74,6 @@ func TestHostsOnOtherListeners(t *testing.T) {
 	if r.StatusCode != http.StatusOK {
 		t.Errorf("on a socket: %d %s", r.StatusCode, body)
 	}
-	h.server.names.learn(t.Context(), &net.UnixAddr{Name: "/run/leno.sock"}, false)
-	h.server.names.learn(t.Context(), &net.TCPAddr{IP: net.IPv4zero}, true)
-}
-
-// TestHostOfTheListener: the name in http.address is one of this host.
-func TestHostOfTheListener(t *testing.T) {
-	h := newHost(t, nil)
-	names := &h.prepare().names
-	h.agent.config.HTTP.Address = "leno.example.net:5366"
-	if !names.isAccepted("Leno.example.net:80") || names.isAccepted("example.net") || names.isAccepted("x.leno.example.net") {
-		t.Error("not the name alone is accepted")
-	}
-	h.agent.config.HTTP.Address = ":5366"
-	if names.isAccepted("evil.example") {
-		t.Error("no name accepts all")
-	}
-}
-
-func TestLookUpNames(t *testing.T) {
-	h := newHost(t, nil)
-	h.agent.self.NodeName = "db2.example.org"
-	for _, tt := range []struct {
-		name  string
-		err   error
-		fails bool
-	}{
-		{"there are none", &net.DNSError{Err: "no such host", IsNotFound: true}, false},
-		{"no answer", &net.DNSError{Err: "timeout", IsTimeout: true}, true},
-	} {
-		h.options.LookupName = func(context.Context, string) (string, []netip.Addr, error) { return "", nil, tt.err }
-		if names, err := h.prepare().names.lookUp(t.Context()); len(names) != 0 || (err != nil) != tt.fails {
-			t.Errorf("%s: %q, %v", tt.name, names, err)
-		}
-	}
-	if _, err := config.Parse([]byte(`http { allowed_hosts = ["*"] }`), "a.hcl", config.Options{}); err == nil {
-		t.Error("every name is allowed")
-	}
+	h.server.names.Learn(t.Context(), &net.UnixAddr{Name: "/run/leno.sock"}, false)
+	h.server.names.Learn(t.Context(), &net.TCPAddr{IP: net.IPv4zero}, true)
 }

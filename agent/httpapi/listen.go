@@ -170,7 +170,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		s.names.learn(ctx, l.Addr(), s.certificates.current.Load() != nil)
+		s.names.Learn(ctx, l.Addr(), s.certificates.current.Load() != nil)
 		return nil
 	})
 	g.Go(func() error {

@@ -79,17 +79,17 @@ func newRequestID() string {
 //
 // A page may send changes to any address; browsers say where the page came from. A page whose name is pointed at this
 // host after it was loaded (DNS rebinding) may even read answers. It is recognised by that name, whatever address of
-// this host the browser reaches: see hostNames.accepts. TLS needs no such check, because a browser refuses the
+// this host the browser reaches: see hostnames.Names. TLS needs no such check, because a browser refuses the
 // certificate, and neither does a socket, which no browser reaches.
 func (s *Server) withOriginCheck(next http.Handler) http.Handler {
 	origins := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, isTCP := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
-		if isTCP && r.TLS == nil && !s.names.isAccepted(r.Host) {
-			s.respond.refuse(w, http.StatusMisdirectedRequest, "the request is for the host %q, "+
-				"which is no name of this host that the agent knows: ask by address, as localhost, by this host's name, "+
-				"or add the name to http.allowed_hosts", quoteText(r.Host))
-			return
+		if isTCP && r.TLS == nil {
+			if err := s.names.Check(r.Host); err != nil {
+				s.respond.refuse(w, http.StatusMisdirectedRequest, "%v", err)
+				return
+			}
 		}
 		if err := origins.Check(r); err != nil {
 			s.respond.refuse(w, http.StatusForbidden, "a page of another site may not change anything: %v", err)

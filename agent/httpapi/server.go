@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/hostnames"
 	"github.com/lenonet/leno/agent/logging"
 	"github.com/lenonet/leno/agent/query"
 	"github.com/lenonet/leno/agent/retry"
@@ -36,7 +37,7 @@ type Options struct {
 	// Named is closed once the node name is known.
 	Named <-chan struct{}
 
-	// LookupName returns the full name of a host, such as web1.example.org for web1, with its addresses.
+	// LookupName is for tests: hostnames.Options.LookUp.
 	LookupName func(ctx context.Context, name string) (full string, addrs []netip.Addr, err error)
 }
 
@@ -90,7 +91,7 @@ type Server struct {
 	endpoints    []endpoint
 	page         *statusPage
 	certificates certificates
-	names        hostNames
+	names        *hostnames.Names
 	waiting      atomic.Int64 // requests that wait for a change
 }
 
@@ -103,21 +104,26 @@ func New(o Options) (*Server, error) {
 	if o.Limits == (Limits{}) {
 		o.Limits = DefaultLimits()
 	}
-	if o.LookupName == nil {
-		o.LookupName = lookupName
-	}
 	log := o.Logs.Logger()
 	s := &Server{
 		o:       o,
 		log:     log,
 		respond: responder{log},
 		cache:   query.New(o.NewLoop, o.Limits.Readers),
-		names:   hostNames{agent: o.Agent, lookup: o.LookupName, named: o.Named},
+		names: hostnames.New(hostnames.Options{
+			Config:   o.Agent.Config,
+			NodeName: func() string { return o.Agent.Self().NodeName },
+			Named:    o.Named,
+			LookUp:   o.LookupName,
+		}),
 	}
 	s.endpoints = s.newEndpoints()
 	s.page = &statusPage{s, renderer}
 	return s, nil
 }
+
+// HostNames returns the names of this host.
+func (s *Server) HostNames() *hostnames.Names { return s.names }
 
 // Waiting returns how many requests wait for a change.
 func (s *Server) Waiting() int { return int(s.waiting.Load()) }

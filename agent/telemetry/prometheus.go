@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -99,13 +100,13 @@ func (t *Telemetry) Expose(w http.ResponseWriter, r *http.Request) error {
 }
 
 // serve serves metrics at the configured address until ctx ends.
-func (t *Telemetry) serve(ctx context.Context) error {
+func (t *Telemetry) serve(ctx context.Context, hosts Hosts) error {
 	for failed := false; ctx.Err() == nil; {
 		c, _, changed := t.config.Get()
 		var err error
 		var again <-chan time.Time
 		if c.Address != "" {
-			if err = t.serveAt(ctx, c.Address); err != nil {
+			if err = t.serveAt(ctx, c.Address, hosts); err != nil {
 				again = time.After(listenPause)
 			}
 		}
@@ -135,7 +136,7 @@ type attempt struct {
 }
 
 // serveAt serves metrics at an address until ctx ends or the configuration has another address.
-func (t *Telemetry) serveAt(ctx context.Context, address string) error {
+func (t *Telemetry) serveAt(ctx context.Context, address string, hosts Hosts) error {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return err
@@ -143,12 +144,19 @@ func (t *Telemetry) serveAt(ctx context.Context, address string) error {
 	t.listen.Set(attempt{address: address})
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+MetricsPath, func(w http.ResponseWriter, r *http.Request) {
-		if err := t.Expose(w, r); err != nil {
+		if err := hosts.Check(r.Host); err != nil {
+			http.Error(w, err.Error(), http.StatusMisdirectedRequest)
+		} else if err := t.Expose(w, r); err != nil {
 			http.Error(w, err.Error(), http.StatusUnsupportedMediaType)
 		}
 	})
 	server := &http.Server{Handler: mux, ReadTimeout: requestTime, WriteTimeout: requestTime, IdleTimeout: 2 * requestTime,
 		ErrorLog: t.log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug})}
+	serving, stopServing := context.WithCancel(ctx)
+	var learning sync.WaitGroup
+	learning.Go(func() { hosts.Learn(serving, l.Addr(), false) })
+	defer learning.Wait()
+	defer stopServing()
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(netutil.LimitListener(l, maxConnections)) }()
 	t.log.Info("serving metrics", "address", l.Addr(), "path", MetricsPath)

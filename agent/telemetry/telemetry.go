@@ -7,6 +7,7 @@ package telemetry
 
 import (
 	"context"
+	"net"
 	"strings"
 	"sync"
 	"time"
@@ -80,10 +81,19 @@ func New(c Config, log hclog.Logger, source func(*Reading)) *Telemetry {
 	return t
 }
 
-// Run serves and sends metrics until ctx ends, and returns its error.
-func (t *Telemetry) Run(ctx context.Context) error {
+// Hosts are the names of this host. A page whose name is pointed at this host after it was loaded (DNS rebinding) must
+// not read metrics.
+type Hosts interface {
+	// Check returns an error if a request's Host is not a name of this host.
+	Check(host string) error
+	// Learn finds out the names that requests to a listener may have, until ctx ends.
+	Learn(ctx context.Context, listener net.Addr, secured bool)
+}
+
+// Run serves and sends metrics until ctx ends, and returns its error. It serves them to requests for hosts.
+func (t *Telemetry) Run(ctx context.Context, hosts Hosts) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return t.serve(ctx) })
+	g.Go(func() error { return t.serve(ctx, hosts) })
 	g.Go(func() error { return t.send(ctx) })
 	return g.Wait()
 }

@@ -190,7 +190,7 @@ func TestSenders(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { _ = m.Run(ctx) })
+	running.Go(func() { _ = m.Run(ctx, hosts{}) })
 	defer running.Wait()
 	defer cancel()
 	arrives(t, toStatsd, "leno.host_a.lease.lapse_seconds.de_v:90.5|g", "leno.host_a.health.check._.registry:1|g")
@@ -220,7 +220,7 @@ func TestUnresolved(t *testing.T) {
 	m := quiet(Config{Retention: time.Hour, Dogstatsd: "nobody.invalid:8125", Statsd: "nobody.invalid:8125"}, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- m.Run(ctx) }()
+	go func() { done <- m.Run(ctx, hosts{}) }()
 	m.Count(Reloads, 1, OK)
 	if text := exposed(t, m); !strings.Contains(text, `leno_agent_reloads_total{result="ok"} 1`) {
 		t.Error(text)
@@ -346,6 +346,21 @@ func TestHistograms(t *testing.T) {
 	}
 }
 
+// hosts are addresses and web1.
+type hosts struct{}
+
+func (hosts) Check(host string) error {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	if host == "web1" || net.ParseIP(host) != nil {
+		return nil
+	}
+	return fmt.Errorf("%s is no name of this host", host)
+}
+
+func (hosts) Learn(ctx context.Context, _ net.Addr, _ bool) { <-ctx.Done() }
+
 // TestListener: the listener serves /metrics and nothing else, moves to another address, and ends.
 func TestListener(t *testing.T) {
 	all, err := ports.Free(2)
@@ -376,13 +391,28 @@ func TestListener(t *testing.T) {
 	m := quiet(Config{Retention: time.Hour, Address: at(0)}, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { _ = m.Run(ctx) })
+	running.Go(func() { _ = m.Run(ctx, hosts{}) })
 	defer running.Wait()
 	defer cancel()
 	serves(at(0), true)
 	for _, path := range []string{"/", "/v1/agent/self", "/debug/pprof/"} {
 		if code, text, err := get(at(0), path); code != http.StatusNotFound {
 			t.Errorf("%s: %d %s, %v", path, code, text, err)
+		}
+	}
+	for host, want := range map[string]int{"web1": http.StatusOK, "evil.example": http.StatusMisdirectedRequest} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+at(0)+MetricsPath, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host, r.Close = host, true
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		if answer.StatusCode != want {
+			t.Errorf("a request for %s: %s, want %d", host, answer.Status, want)
 		}
 	}
 	_ = m.Reconfigure(Config{Retention: time.Hour, Address: at(1)})
@@ -411,7 +441,7 @@ func TestAtOnce(t *testing.T) {
 	m := quiet(Config{Retention: time.Hour, Statsd: address}, func(to *Reading) { to.Gauge(AgentReady, 1) })
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
-	all.Go(func() { _ = m.Run(ctx) })
+	all.Go(func() { _ = m.Run(ctx, hosts{}) })
 	for i := range 4 {
 		all.Go(func() {
 			for range 50 {

@@ -1,8 +1,11 @@
-package httpapi
+// Package hostnames knows the names by which requests are sent to this host. A page whose name is pointed at this host
+// after it was loaded (DNS rebinding) could read answers of every listener without TLS; it is recognised by that name.
+package hostnames
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -11,15 +14,34 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/conns"
 )
 
-// hostNames knows the names of this host. It is safe for concurrent use.
-type hostNames struct {
-	agent  Agent
-	lookup func(ctx context.Context, name string) (full string, addrs []netip.Addr, err error)
-	named  <-chan struct{}          // closed once the node name is known
-	full   atomic.Pointer[[]string] // looked up last, nil before the first time
+// Options are what New needs.
+type Options struct {
+	Config   func() config.Config
+	NodeName func() string
+	Named    <-chan struct{} // closed once the node name is known
+
+	// LookUp returns the full name of a host, such as web1.example.org for web1, with its addresses. nil asks /etc/hosts
+	// and DNS.
+	LookUp func(ctx context.Context, name string) (full string, addrs []netip.Addr, err error)
+}
+
+// Names knows the names of this host. It is safe for concurrent use.
+type Names struct {
+	o    Options
+	full atomic.Pointer[[]string] // looked up last, nil before the first time
+}
+
+// New returns the names of this host.
+func New(o Options) *Names {
+	if o.LookUp == nil {
+		o.LookUp = lookUpName
+	}
+	return &Names{o: o}
 }
 
 // How often the names are looked up, and how soon after a lookup that failed.
@@ -31,10 +53,23 @@ const (
 // lookupTimeout bounds one lookup.
 const lookupTimeout = 10 * time.Second
 
+// maxQuoted is how many bytes of a Host an error quotes.
+const maxQuoted = 64
+
+// Check returns an error if a request's Host cannot be trusted to mean this host.
+func (n *Names) Check(host string) error {
+	if n.isAccepted(host) {
+		return nil
+	}
+	return fmt.Errorf("the request is for the host %q, which is no name of this host that the agent knows: "+
+		"ask by address, as localhost, by this host's name, or add the name to http.allowed_hosts",
+		registry.Shorten(host, maxQuoted))
+}
+
 // isAccepted reports whether a request's Host can be trusted to mean this host. That is true of an address, because a
 // web page from an address of this host came from this host, and of localhost, this host's own names and the names
 // that the configuration allows. It makes no lookup: the owner of the name could answer anything.
-func (h *hostNames) isAccepted(host string) bool {
+func (n *Names) isAccepted(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
@@ -45,13 +80,15 @@ func (h *hostNames) isAccepted(host string) bool {
 	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
 		return true
 	}
-	if names := h.full.Load(); names != nil && slices.Contains(*names, host) || slices.Contains(h.own(), host) {
+	if names := n.full.Load(); names != nil && slices.Contains(*names, host) || slices.Contains(n.own(), host) {
 		return true
 	}
-	c := h.agent.Config().HTTP
-	patterns := slices.Clone(c.AllowedHosts)
-	if name, _, err := net.SplitHostPort(c.Address); err == nil {
-		patterns = append(patterns, name) // which was resolved to listen there
+	c := n.o.Config()
+	patterns := slices.Clone(c.HTTP.AllowedHosts)
+	for _, address := range []string{c.HTTP.Address, c.Telemetry.Address} {
+		if name, _, err := net.SplitHostPort(address); err == nil {
+			patterns = append(patterns, name) // which was resolved to listen there
+		}
 	}
 	return slices.ContainsFunc(patterns, func(pattern string) bool { return matchesHost(pattern, host) })
 }
@@ -67,9 +104,9 @@ func matchesHost(pattern, host string) bool {
 }
 
 // own returns the host name, the node name, and both up to their first dot.
-func (h *hostNames) own() (names []string) {
+func (n *Names) own() (names []string) {
 	host, _ := os.Hostname() // "" will do
-	for _, name := range []string{host, h.agent.Self().NodeName} {
+	for _, name := range []string{host, n.o.NodeName()} {
 		name = strings.ToLower(strings.TrimSuffix(name, "."))
 		short, _, _ := strings.Cut(name, ".")
 		names = append(names, name, short)
@@ -77,24 +114,24 @@ func (h *hostNames) own() (names []string) {
 	return slices.DeleteFunc(names, func(name string) bool { return name == "" })
 }
 
-// learn looks up the full names of this host again and again until ctx ends: Prometheus, for example, may ask for
+// Learn looks up the full names of this host again and again until ctx ends: Prometheus, for example, may ask for
 // web1.example.com on the host web1. Only a listener that other hosts reach without TLS needs them.
-func (h *hostNames) learn(ctx context.Context, listener net.Addr, secured bool) {
+func (n *Names) Learn(ctx context.Context, listener net.Addr, secured bool) {
 	tcp, isTCP := listener.(*net.TCPAddr)
 	if !isTCP || tcp.IP.IsLoopback() || secured {
 		return
 	}
-	named := h.named
+	named := n.o.Named
 	for {
 		pause := lookupEvery
-		names, err := h.lookUp(ctx)
+		names, err := n.lookUp(ctx)
 		if err != nil {
 			pause = lookupAgain
-			if before := h.full.Load(); before != nil {
+			if before := n.full.Load(); before != nil {
 				names = append(names, *before...)
 			}
 		}
-		h.full.Store(&names)
+		n.full.Store(&names)
 		select {
 		case <-ctx.Done():
 			return
@@ -107,11 +144,11 @@ func (h *hostNames) learn(ctx context.Context, listener net.Addr, secured bool) 
 
 // lookUp returns the full names that the host's resolver gives for its own names in its search domains, if they lead
 // to an address of this host. An error says that there may be more.
-func (h *hostNames) lookUp(ctx context.Context) (names []string, err error) {
+func (n *Names) lookUp(ctx context.Context) (names []string, err error) {
 	var errs []error
-	for _, name := range h.own() {
+	for _, name := range n.own() {
 		call, cancel := context.WithTimeout(ctx, lookupTimeout)
-		full, addrs, err := h.lookup(call, name)
+		full, addrs, err := n.o.LookUp(call, name)
 		cancel()
 		var missing *net.DNSError
 		switch {
@@ -125,8 +162,8 @@ func (h *hostNames) lookUp(ctx context.Context) (names []string, err error) {
 	return names, errors.Join(errs...)
 }
 
-// lookupName asks /etc/hosts and DNS.
-func lookupName(ctx context.Context, name string) (full string, addrs []netip.Addr, err error) {
+// lookUpName asks /etc/hosts and DNS.
+func lookUpName(ctx context.Context, name string) (full string, addrs []netip.Addr, err error) {
 	if full, err = net.DefaultResolver.LookupCNAME(ctx, name); err != nil {
 		return "", nil, err
 	}
