@@ -7,27 +7,27 @@ import (
 )
 
 const (
-	aliasPrefix      = "leno network "
-	secondAlias      = ", second device"
-	secondLinkSuffix = "~2"
-	otherAlias       = ", other device"
-	otherLinkSuffix  = "~b"
+	aliasPrefix       = "leno network "
+	otherFamilyAlias  = ", second device"
+	otherFamilySuffix = "~2"
+	aliasB            = ", other device"
+	suffixB           = "~b"
 )
 
 // LinkAlias returns the alias set on a network's device (IFLA_IFALIAS, shown by `ip link`). It
 // identifies the device after another program renamed it. Like the name, it must never change.
 func LinkAlias(network string) string { return aliasPrefix + network }
 
-// SecondLinkAlias returns the alias of a network's second device; see SecondLinkName.
-func SecondLinkAlias(network string) string { return LinkAlias(network) + secondAlias }
+// OtherFamilyLinkAlias returns the alias of a network's device for the other address family; see OtherFamilyLinkName.
+func OtherFamilyLinkAlias(network string) string { return LinkAlias(network) + otherFamilyAlias }
 
-// OtherLinkAlias returns the alias of a network's other device; see OtherLinkName.
-func OtherLinkAlias(network string) string { return LinkAlias(network) + otherAlias }
+// LinkAliasB returns the alias of a network's device b; see LinkNameB.
+func LinkAliasB(network string) string { return LinkAlias(network) + aliasB }
 
 // NetworkOfAlias returns the network one of whose devices has the alias. ok is false for any other alias. Pure.
 func NetworkOfAlias(alias string) (network string, ok bool) {
 	network, ok = strings.CutPrefix(alias, aliasPrefix)
-	return strings.TrimSuffix(strings.TrimSuffix(network, secondAlias), otherAlias), ok
+	return strings.TrimSuffix(strings.TrimSuffix(network, otherFamilyAlias), aliasB), ok
 }
 
 // LinkPrefix begins the name of every leno device.
@@ -48,19 +48,19 @@ func LinkName(network string) string {
 	return LinkPrefix + network[:4] + "~" + linkHash(network)
 }
 
-// SecondLinkName returns the name of a network's second device: LinkName and "~2", as in
+// OtherFamilyLinkName returns the name of a network's device for the other address family: LinkName and "~2", as in
 // leno-default~2. If that is longer than 15 bytes, the name is "leno-", the first two bytes of the
 // network's name, '~', the hash as in LinkName, and "~2". The vxlan backend keeps such a device
 // where hosts of the network run flannel and receive packets over the address family that this
 // host's first device does not send over. Pure. The result must never change.
-func SecondLinkName(network string) string {
-	return suffixedLinkName(network, secondLinkSuffix)
+func OtherFamilyLinkName(network string) string {
+	return suffixedLinkName(network, otherFamilySuffix)
 }
 
-// OtherLinkName returns the name of a network's other device: LinkName and "~b", as in leno-default~b, shortened like
-// SecondLinkName. A network that is switched from one backend to another has both devices until the switch is complete,
-// and then the one that the new backend uses. Pure. The result must never change.
-func OtherLinkName(network string) string { return suffixedLinkName(network, otherLinkSuffix) }
+// LinkNameB returns the name of a network's device b: LinkName and "~b", as in leno-default~b, shortened like
+// OtherFamilyLinkName. A network that is switched from one backend to another has devices a, with the name LinkName,
+// and b until the switch is complete, and then the one that the new backend uses. Pure. The result must never change.
+func LinkNameB(network string) string { return suffixedLinkName(network, suffixB) }
 
 // BridgeName returns the name of the bridge that leno-cni makes for a network unless its configuration names one. It
 // has at most 15 bytes.
@@ -70,7 +70,7 @@ func BridgeName(network string) string {
 
 // LinkNames returns the names of all devices that a network may have.
 func LinkNames(network string) []string {
-	return []string{LinkName(network), SecondLinkName(network), OtherLinkName(network)}
+	return []string{LinkName(network), OtherFamilyLinkName(network), LinkNameB(network)}
 }
 
 func suffixedLinkName(network, suffix string) string {

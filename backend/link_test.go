@@ -36,7 +36,7 @@ func TestLinkNamesFitAndDiffer(t *testing.T) {
 	}
 }
 
-func TestSecondLinkName(t *testing.T) {
+func TestOtherFamilyLinkName(t *testing.T) {
 	seen := map[string]string{}
 	for network, want := range map[string]string{
 		"default":                 "leno-default~2",
@@ -46,19 +46,19 @@ func TestSecondLinkName(t *testing.T) {
 		"production-eu-central-1": "leno-pr~iun2j~2",
 		"production-eu-central-2": "leno-pr~i78bo~2",
 	} {
-		if got := SecondLinkName(network); got != want || len(got) > 15 {
-			t.Errorf("SecondLinkName(%q) = %q, want %q", network, got, want)
+		if got := OtherFamilyLinkName(network); got != want || len(got) > 15 {
+			t.Errorf("OtherFamilyLinkName(%q) = %q, want %q", network, got, want)
 		}
-		if got, want := OtherLinkName(network), strings.TrimSuffix(want, "2")+"b"; got != want {
-			t.Errorf("OtherLinkName(%q) = %q, want %q", network, got, want)
+		if got, want := LinkNameB(network), strings.TrimSuffix(want, "2")+"b"; got != want {
+			t.Errorf("LinkNameB(%q) = %q, want %q", network, got, want)
 		}
-		for _, link := range []string{LinkName(network), SecondLinkName(network), OtherLinkName(network)} {
+		for _, link := range []string{LinkName(network), OtherFamilyLinkName(network), LinkNameB(network)} {
 			if other, taken := seen[link]; taken {
 				t.Errorf("%q and %q share %q", network, other, link)
 			}
 			seen[link] = network
 		}
-		for _, alias := range []string{LinkAlias(network), SecondLinkAlias(network), OtherLinkAlias(network)} {
+		for _, alias := range []string{LinkAlias(network), OtherFamilyLinkAlias(network), LinkAliasB(network)} {
 			if got, ok := NetworkOfAlias(alias); !ok || got != network {
 				t.Errorf("NetworkOfAlias(%q) = %q, %t", alias, got, ok)
 			}

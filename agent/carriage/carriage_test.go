@@ -25,7 +25,7 @@ func TestSet(t *testing.T) {
 		if d.Next == nil {
 			continue
 		}
-		if d.Next.Epoch != d.Current.Epoch+1 || d.Next.IsOther() == d.Current.IsOther() {
+		if d.Next.Epoch != d.Current.Epoch+1 || d.Next.IsOnDeviceB() == d.Current.IsOnDeviceB() {
 			t.Errorf("%s: epochs %d and %d", options, d.Current.Epoch, d.Next.Epoch)
 		}
 		want := c.Switch.Encryption

@@ -43,7 +43,7 @@ func (f *fileFinder) findAll() {
 			f.addUnfinished(file.path, t.name)
 		}
 		dir := filepath.Join(f.host.config.DataDir, t.name)
-		other := switchover.OtherDataDir(dir)
+		other := switchover.DataDirB(dir)
 		f.addKeys(dir, t.name)
 		f.addKeys(other, t.name)
 		f.addForeignDir(other, t.name, f.addDir(other))

@@ -73,7 +73,7 @@ func (t typeSet) retuned(spec, wanted switchover.Spec) (switchover.Spec, bool) {
 // isSame reports whether two backends use the same device and differ at most in options that change live.
 func (t typeSet) isSame(a, b switchover.Spec) bool {
 	_, ok := t.retuned(a, t.effective(b))
-	return ok && a.IsOther() == b.IsOther()
+	return ok && a.IsOnDeviceB() == b.IsOnDeviceB()
 }
 
 // withLive returns spec with the options of wanted that change live, except its spare port, if both have the same type.

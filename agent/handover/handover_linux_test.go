@@ -132,7 +132,7 @@ func TestHandover(t *testing.T) {
 			want := strings.NewReplacer(tt.adopted...).Replace(flannels)
 			if tt.kind == "vxlan" {
 				want = strings.Replace(want, "10.5.2.0/24", fmt.Sprintf("flannel-v6.1 alias %s\nflannel.1 alias %s\n10.5.2.0/24",
-					backend.SecondLinkAlias("default"), backend.LinkAlias("default")), 1)
+					backend.OtherFamilyLinkAlias("default"), backend.LinkAlias("default")), 1)
 			}
 			if diff := cmp.Diff(want, kernelState(h.ns)); diff != "" {
 				t.Errorf("after Adopt (-want +got):\n%s", diff)
@@ -207,7 +207,7 @@ ip link add flannel.1 address c6:00:00:00:00:04 type vxlan id 1 local 192.0.2.1 
 ip link set flannel.1 up; ip route add 10.5.2.0/24 via 10.5.2.0 dev flannel.1 onlink`)
 	flannels := kernelState(h.ns)
 	h.run(t, false)
-	if got, want := kernelState(h.ns), "flannel.1 alias "+backend.OtherLinkAlias("default"); !strings.Contains(got, want) {
+	if got, want := kernelState(h.ns), "flannel.1 alias "+backend.LinkAliasB("default"); !strings.Contains(got, want) {
 		t.Errorf("adopted: %s\nnot %s", got, want)
 	}
 	h.ns.Sh("ip link set flannel.1 name leno-default~b")

@@ -69,7 +69,7 @@ func (h *host) adopt(ctx context.Context) error {
 		return err
 	}
 	_, first := carriage.Of(h.Network.Carriage()).Current.Link(h.Network.Name)
-	aliases := []string{first, backend.SecondLinkAlias(h.Network.Name)}
+	aliases := []string{first, backend.OtherFamilyLinkAlias(h.Network.Name)}
 	devices, err := h.tunnels(func(a *netlink.LinkAttrs) bool {
 		return flannel.IsLink(a.Name) || slices.Contains(aliases, a.Alias)
 	})
@@ -115,7 +115,7 @@ func (h *host) isToPeer(r netlink.Route) bool {
 func (h *host) giveBack(context.Context) error {
 	name := h.Network.Name
 	names := backend.LinkNames(name)
-	aliases := []string{backend.LinkAlias(name), backend.OtherLinkAlias(name), backend.SecondLinkAlias(name)}
+	aliases := []string{backend.LinkAlias(name), backend.LinkAliasB(name), backend.OtherFamilyLinkAlias(name)}
 	devices, err := h.tunnels(func(a *netlink.LinkAttrs) bool {
 		return slices.Contains(names, a.Name) || slices.Contains(aliases, a.Alias)
 	})

@@ -49,7 +49,7 @@ func carriers(t *testing.T, n registry.Network) string {
 	t.Helper()
 	def := carriage.Of(n.Carriage())
 	words := []string{"a"}
-	if def.Current.IsOther() {
+	if def.Current.IsOnDeviceB() {
 		words[0] = "b"
 	}
 	if def.Direction != switchover.Forward {

@@ -154,5 +154,5 @@ func (p planner) isTunnelled(a netip.Addr) bool {
 		return true
 	}
 	index, _ := p.kernel.route(a, 0)
-	return index == p.kernel.link || p.isOnSecondLink(a)
+	return index == p.kernel.link || p.isOnOtherFamilyLink(a)
 }

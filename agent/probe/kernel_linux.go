@@ -34,8 +34,8 @@ func readKernel(h Host) (s kernelState, done func(), err error) {
 	if link, err := handle.LinkByName(h.Link); err == nil {
 		s.link = link.Attrs().Index
 	}
-	if link, err := handle.LinkByName(backend.SecondLinkName(h.Network)); err == nil {
-		s.second, s.secondMTU = link.Attrs().Index, link.Attrs().MTU
+	if link, err := handle.LinkByName(backend.OtherFamilyLinkName(h.Network)); err == nil {
+		s.otherFamily, s.otherFamilyMTU = link.Attrs().Index, link.Attrs().MTU
 	}
 	s.route = func(to netip.Addr, vrf int) (int, bool) {
 		routes, err := handle.RouteGetWithOptions(to.AsSlice(), &netlink.RouteGetOptions{OifIndex: vrf})

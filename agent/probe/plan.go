@@ -24,9 +24,9 @@ type kernelState struct {
 	strictFilter bool
 	link         int // index of the overlay's device, 0 for none
 
-	// The overlay's second device; see backend.SecondLinkName.
-	second    int // index, 0 for none
-	secondMTU int // bytes
+	// The overlay's device for the other address family; see backend.OtherFamilyLinkName.
+	otherFamily    int // index, 0 for none
+	otherFamilyMTU int // bytes
 }
 
 // planner chooses where to send for a backend.
@@ -66,7 +66,7 @@ func (h Host) Links() []string {
 	if h.isRouted() {
 		return []string{h.Underlay.Interface}
 	}
-	out := []string{h.Link, backend.SecondLinkName(h.Network), backend.OtherLinkName(h.Network)}
+	out := []string{h.Link, backend.OtherFamilyLinkName(h.Network), backend.LinkNameB(h.Network)}
 	if h.options().DirectRouting {
 		out = append(out, h.Underlay.Interface)
 	}
@@ -116,8 +116,8 @@ func (p planner) overlay(peer api.Peer, subnet netip.Prefix) way {
 		}
 	default:
 		w.from = own.Masked().Addr()
-		if p.isOnSecondLink(w.to) {
-			w.mtu = min(w.mtu, p.kernel.secondMTU)
+		if p.isOnOtherFamilyLink(w.to) {
+			w.mtu = min(w.mtu, p.kernel.otherFamilyMTU)
 		}
 	}
 	return w
@@ -136,13 +136,13 @@ func (p planner) limitSizes(ways []way) {
 	}
 }
 
-// isOnSecondLink reports whether packets to an address leave by the network's second device.
-func (p planner) isOnSecondLink(a netip.Addr) bool {
-	if p.kernel.second == 0 {
+// isOnOtherFamilyLink reports whether packets to an address leave by the network's device for the other address family.
+func (p planner) isOnOtherFamilyLink(a netip.Addr) bool {
+	if p.kernel.otherFamily == 0 {
 		return false
 	}
 	index, _ := p.kernel.route(a, 0)
-	return index == p.kernel.second
+	return index == p.kernel.otherFamily
 }
 
 // ownSubnet returns this host's subnet of a's family.
@@ -188,7 +188,7 @@ func (p planner) underlayAddresses(peer api.Peer) []netip.Addr {
 		add(a, a.IsValid())
 	}
 	for _, s := range peer.Subnets {
-		if !tunnel || p.options().DirectRouting || p.isOnSecondLink(s.Masked().Addr()) {
+		if !tunnel || p.options().DirectRouting || p.isOnOtherFamilyLink(s.Masked().Addr()) {
 			add(from.PublicIP(s.Addr()))
 		}
 	}

@@ -39,9 +39,9 @@ func examplePeer() api.Peer {
 		PublicIPs: []netip.Addr{addr("192.0.2.2"), addr("2001:db8::2")}}
 }
 
-// addSecondLink makes IPv6 packets to peers leave by the second device.
-func addSecondLink(p *planner) {
-	p.kernel.second, p.kernel.secondMTU = 8, 1430
+// addOtherFamilyLink makes IPv6 packets to peers leave by the device for the other address family.
+func addOtherFamilyLink(p *planner) {
+	p.kernel.otherFamily, p.kernel.otherFamilyMTU = 8, 1430
 	p.kernel.route = func(a netip.Addr, _ int) (int, bool) {
 		switch {
 		case prefix("fd00:5::/48").Contains(a):
@@ -92,7 +92,7 @@ underlay 2001:db8::1 > 2001:db8::2 1500`},
 		}, `
 overlay 10.5.1.1 > 10.5.2.1 1450 in 1 hops, or errors of [10.5.2.0/24 192.0.2.2/32]
 underlay 192.0.2.1 > 192.0.2.2 1500`},
-		{"a tunnel of each family", "vxlan", func(p *planner, _ *api.Peer) { addSecondLink(p) }, `
+		{"a tunnel of each family", "vxlan", func(p *planner, _ *api.Peer) { addOtherFamilyLink(p) }, `
 overlay 10.5.1.0 > 10.5.2.0 1450
 overlay fd00:5:0:1:: > fd00:5:0:2:: 1430
 underlay 192.0.2.1 > 192.0.2.2 1500
@@ -166,7 +166,7 @@ func TestDetours(t *testing.T) {
 		}},
 			"2001:db8::1 > fd00:5:0:2::", "10.5.1.0 > 10.5.2.0 by 2"},
 		{"tunnels of each family beside direct routing", "vxlan", []change{func(p *planner, peer *api.Peer) {
-			addSecondLink(p)
+			addOtherFamilyLink(p)
 			p.Options = json.RawMessage(`{"direct_routing":true}`)
 			peer.Subnets = peer.Subnets[1:]
 		}}, "2001:db8::1 > fd00:5:0:2::", "fd00:5:0:1:: > 2001:db8::2"},

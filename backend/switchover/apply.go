@@ -46,7 +46,7 @@ func (b *Backend) applyOne(ctx context.Context, s backend.State) (backend.Report
 	b.probe.Close()
 	c, peers := b.current, slices.Clone(s.Peers)
 	for i, p := range peers {
-		if !c.IsOther() && !mentions(p.Attributes) {
+		if !c.IsOnDeviceB() && !mentions(p.Attributes) {
 			continue // as in networks that were never switched
 		}
 		if own, _, ok := c.entry(p.Backend, p.Attributes); ok {
@@ -347,7 +347,7 @@ func (b *Backend) clear(ctx context.Context, s backend.State, before bool) (back
 
 // isInTheWay reports whether an instance of the definition needs the same device.
 func (b *Backend) isInTheWay(c *instance) bool {
-	return slices.ContainsFunc(b.instances(), func(o *instance) bool { return o.IsOther() == c.IsOther() })
+	return slices.ContainsFunc(b.instances(), func(o *instance) bool { return o.IsOnDeviceB() == c.IsOnDeviceB() })
 }
 
 // remove applies the zero State.

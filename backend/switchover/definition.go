@@ -38,8 +38,8 @@ type Spec struct {
 	Type    string
 	Options json.RawMessage // an object, as the network's definition has them
 
-	// Epoch is the number of the epoch in which the backend carries the network. Odd epochs have the network's other
-	// device; see backend.OtherLinkName. A host makes a new key for each epoch.
+	// Epoch is the number of the epoch in which the backend carries the network. Odd epochs have device b of the
+	// network; see backend.LinkNameB. A host makes a new key for each epoch.
 	Epoch int
 
 	// Rotated means that the backend runs with the options that backend.Type.Rotate returns.
@@ -63,8 +63,8 @@ type Definition struct {
 
 // The devices of a network, as leases name them.
 const (
-	firstDevice = "a"
-	otherDevice = "b"
+	deviceA = "a"
+	deviceB = "b"
 )
 
 // members are what this package adds to the backend object of a lease.
@@ -123,36 +123,35 @@ func (m members) join(own json.RawMessage) (json.RawMessage, error) {
 	return json.Marshal(all)
 }
 
-// IsOther reports whether the backend uses the network's other device.
-func (c Spec) IsOther() bool { return c.Epoch%2 != 0 }
+// IsOnDeviceB reports whether the backend uses device b of the network.
+func (c Spec) IsOnDeviceB() bool { return c.Epoch%2 != 0 }
 
 // device returns the name of the backend's device in leases.
 func (c Spec) device() string {
-	if c.IsOther() {
-		return otherDevice
+	if c.IsOnDeviceB() {
+		return deviceB
 	}
-	return firstDevice
+	return deviceA
 }
 
 // Link returns the name and the alias of the backend's device.
 func (c Spec) Link(network string) (name, alias string) {
-	if c.IsOther() {
-		return backend.OtherLinkName(network), backend.OtherLinkAlias(network)
+	if c.IsOnDeviceB() {
+		return backend.LinkNameB(network), backend.LinkAliasB(network)
 	}
 	return backend.LinkName(network), backend.LinkAlias(network)
 }
 
 // DataDir returns the directory of the backend's files, for a network whose files are in dir.
 func (c Spec) DataDir(dir string) string {
-	if c.IsOther() {
-		return OtherDataDir(dir)
+	if c.IsOnDeviceB() {
+		return DataDirB(dir)
 	}
 	return dir
 }
 
-// OtherDataDir returns the directory of the files of backends with the other device, for a network whose files are in
-// dir.
-func OtherDataDir(dir string) string { return filepath.Join(dir, otherDevice) }
+// DataDirB returns the directory of the files of backends on device b, for a network whose files are in dir.
+func DataDirB(dir string) string { return filepath.Join(dir, deviceB) }
 
 // Running returns the options with which the backend runs: those of the definition, unless its keys were rotated, which
 // is not possible with all options.
@@ -171,7 +170,7 @@ func (c Spec) Port(types map[string]backend.Type) backend.Port {
 }
 
 // is reports whether both are the same backend with the same device, regardless of their options.
-func (c Spec) is(o Spec) bool { return c.Type == o.Type && c.IsOther() == o.IsOther() }
+func (c Spec) is(o Spec) bool { return c.Type == o.Type && c.IsOnDeviceB() == o.IsOnDeviceB() }
 
 // Equal reports whether both are the same backend with the same device and options, in the same spelling.
 func (c Spec) Equal(o Spec) bool {

@@ -47,14 +47,14 @@ func TestDefinitionSwitches(t *testing.T) {
 	back := both
 	back.Direction = Back
 	udp := both.Ended(time.Unix(7, 0))
-	if both.Target().Type != "udp" || back.Target().Type != "vxlan" || udp.Current.Type != "udp" || !udp.Current.IsOther() || udp.Next != nil || udp.Since.Unix() != 7 || udp.Current.Epoch != 1 {
+	if both.Target().Type != "udp" || back.Target().Type != "vxlan" || udp.Current.Type != "udp" || !udp.Current.IsOnDeviceB() || udp.Next != nil || udp.Since.Unix() != 7 || udp.Current.Epoch != 1 {
 		t.Errorf("%+v, %+v, %+v", both, back, udp)
 	}
 	// After a reversed rotation, the keys are not due at once again.
 	if vxlan := back.Ended(time.Unix(7, 0)); vxlan.Current.Type != "vxlan" || vxlan.Since.Unix() != 7 || vxlan.Current.Epoch != 0 {
 		t.Errorf("%+v", vxlan)
 	}
-	if again := udp.To("vxlan", json.RawMessage(`{}`)); again.Next.IsOther() {
+	if again := udp.To("vxlan", json.RawMessage(`{}`)); again.Next.IsOnDeviceB() {
 		t.Errorf("%+v does not take the first device again", again)
 	}
 	for _, tt := range []struct {

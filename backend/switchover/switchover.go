@@ -152,7 +152,7 @@ func (b *Backend) ChangeTo(definition Definition, c backend.Config) error {
 		if i < 0 {
 			opened, err := b.open(want)
 			if err == nil && b.types[want.Type].Device && slices.ContainsFunc(running,
-				func(r *instance) bool { return r.IsOther() == want.IsOther() }) {
+				func(r *instance) bool { return r.IsOnDeviceB() == want.IsOnDeviceB() }) {
 				opened.ready = false // the device is that of another backend, which is still to be removed
 			}
 			return opened, err

@@ -273,7 +273,7 @@ func TestAdoptedDevices(t *testing.T) {
 	}
 	index := us.ns.Index("flannel.1")
 	us.ns.Sh(fmt.Sprintf("ip link set flannel.1 alias %q; ip link set flannel-v6.1 alias %q",
-		backend.LinkAlias("test"), backend.SecondLinkAlias("test")))
+		backend.LinkAlias("test"), backend.OtherFamilyLinkAlias("test")))
 	us.ns.Sh(`for family in -4 -6; do
 	ip $family route show proto boot | grep " dev flannel" | sed 's/ proto boot//; s/$/ proto 108/' | xargs -rL1 ip $family route replace
 done`)
@@ -358,7 +358,7 @@ func TestSecondDeviceOfAnotherBackend(t *testing.T) {
 		return b.(*vxlan)
 	}
 	before := open(backend.LinkName("test"), "", `{}`)
-	after := open(backend.OtherLinkName("test"), backend.OtherLinkAlias("test"), `{"vni":2}`)
+	after := open(backend.LinkNameB("test"), backend.LinkAliasB("test"), `{"vni":2}`)
 	s := h.state("eth0", "192.0.2.1")
 	s.Subnets = subnetsOf(1)
 	s.Underlay.Addrs = append(s.Underlay.Addrs, netip.MustParseAddr("2001:db8:2::1"))

@@ -60,8 +60,11 @@ func newBackend(c backend.Config) (backend.Backend, error) {
 		checksum: checksum{option: o.Checksum, read: kernel.TxChecksum, set: kernel.SetTxChecksum}}
 	v.devices = [2]vtep{
 		{mac: mac, Device: overlay.Device{Name: c.Link, Alias: c.DeviceAlias(), IsKind: isVXLAN}},
-		{mac: mac, Device: overlay.Device{Name: backend.SecondLinkName(c.Network), Alias: backend.SecondLinkAlias(c.Network),
-			IsKind: v.isSecond}},
+		{mac: mac, Device: overlay.Device{
+			Name:   backend.OtherFamilyLinkName(c.Network),
+			Alias:  backend.OtherFamilyLinkAlias(c.Network),
+			IsKind: v.isSecond,
+		}},
 	}
 	return v, nil
 }

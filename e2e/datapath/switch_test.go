@@ -87,7 +87,7 @@ func (w *testWorld) switchedOn(hosts []*lab.Host, kind, option string) {
 		return nil
 	})
 	c, _ := w.carriage()
-	stays, goes := backend.LinkName("default"), backend.OtherLinkName("default")
+	stays, goes := backend.LinkName("default"), backend.LinkNameB("default")
 	if c.Epoch.Number%2 != 0 {
 		stays, goes = goes, stays
 	}

@@ -54,7 +54,7 @@ func eachWay(t *testing.T, s Suite, run func(t *testing.T, before, after Suite))
 func (h *host) beside(s Suite) *host {
 	other := *h
 	other.suite, other.dir = s, h.t.TempDir()
-	other.link, other.alias = backend.OtherLinkName(network), backend.OtherLinkAlias(network)
+	other.link, other.alias = backend.LinkNameB(network), backend.LinkAliasB(network)
 	other.b = other.open(other.node)
 	return &other
 }
