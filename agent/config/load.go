@@ -115,7 +115,7 @@ type loader struct {
 	parser   *hclparse.Parser
 	cfg      Config
 	settings []Setting // of cfg
-	networks []*networkDraft
+	networks *networkLoader
 	diags    hcl.Diagnostics
 
 	by      map[string]*hcl.Attribute // by the name of a setting, what set it last; one without an entry has its default
@@ -126,6 +126,7 @@ type loader struct {
 func newLoader(o Options) *loader {
 	l := &loader{o: o, parser: hclparse.NewParser(), cfg: Defaults(),
 		by: map[string]*hcl.Attribute{}, refused: map[string]bool{}, blocks: map[string]*hcl.Range{}}
+	l.networks = &networkLoader{loader: l}
 	if o.Dev {
 		l.cfg = Dev()
 		var err error
@@ -134,7 +135,7 @@ func newLoader(o Options) *loader {
 		}
 	}
 	l.cfg.NetworkFiles = map[string]string{}
-	l.settings = l.cfg.settings(l.checkNetworkName)
+	l.settings = l.cfg.settings(o.checkNetworkName)
 	return l
 }
 
@@ -220,7 +221,7 @@ func (l *loader) decode(name string, src []byte) {
 	}
 	for _, b := range blocks { // a network's errors name the store, which other blocks determine
 		if b.Type == "network" {
-			l.readNetwork(b)
+			l.networks.read(b)
 		}
 	}
 }
@@ -237,7 +238,7 @@ func (l *loader) finish() (Config, error) {
 		l.cfg.Consul.Token, l.cfg.Consul.Login = "", Login{}
 		delete(l.blocks, "consul.login")
 	}
-	l.finishNetworks()
+	l.networks.addToConfig()
 	l.check()
 	if l.o.CheckFiles != nil {
 		l.checkFiles()

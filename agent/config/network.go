@@ -29,16 +29,22 @@ func (n *networkDraft) path() string { return "network." + n.Name }
 // named returns the place of the network's name.
 func (n *networkDraft) named() hcl.Range { return n.block.LabelRanges[0] }
 
-func (l *loader) readNetwork(b *hcl.Block) {
+// A networkLoader reads the blocks of networks for a loader.
+type networkLoader struct {
+	*loader
+	drafts []*networkDraft
+}
+
+func (l *networkLoader) read(b *hcl.Block) {
 	name := b.Labels[0]
-	if i := slices.IndexFunc(l.networks, func(n *networkDraft) bool { return n.Name == name }); i >= 0 {
+	if i := slices.IndexFunc(l.drafts, func(n *networkDraft) bool { return n.Name == name }); i >= 0 {
 		l.report(b.DefRange, "Duplicate network", "The network %q is already defined at %s. "+
-			"A network is defined in one place only", name, place(l.networks[i].named()))
+			"A network is defined in one place only", name, place(l.drafts[i].named()))
 		return
 	}
 	n := &networkDraft{block: b, Network: WatchedNetwork(name)}
-	l.networks = append(l.networks, n)
-	if err := l.checkNetworkName(name); err != nil {
+	l.drafts = append(l.drafts, n)
+	if err := l.o.checkNetworkName(name); err != nil {
 		l.report(n.named(), "Invalid network name", "%s", err)
 	}
 	pools := slices.Concat(new(Pool).settings(name, ipv4), new(Pool).settings(name, ipv6))
@@ -62,7 +68,7 @@ func (l *loader) readNetwork(b *hcl.Block) {
 }
 
 // checkEncryption checks that a backend that must encrypt is able to.
-func (l *loader) checkEncryption(n *networkDraft) {
+func (l *networkLoader) checkEncryption(n *networkDraft) {
 	a := l.by[n.path()+".encryption"]
 	switch {
 	case n.Encryption == "":
@@ -78,9 +84,9 @@ func (l *loader) checkEncryption(n *networkDraft) {
 
 // checkNetworkName checks a network's name. Without the registry's rule, the name must at least be valid as a file
 // name, since one is made from it.
-func (l *loader) checkNetworkName(name string) error {
-	if l.o.CheckNetworkName != nil {
-		return l.o.CheckNetworkName(name)
+func (o Options) checkNetworkName(name string) error {
+	if o.CheckNetworkName != nil {
+		return o.CheckNetworkName(name)
 	}
 	if name == "" || name != filepath.Base(name) || name == "." || name == ".." {
 		return fmt.Errorf("%q cannot name a network", name)
@@ -88,7 +94,7 @@ func (l *loader) checkNetworkName(name string) error {
 	return nil
 }
 
-func (l *loader) readPool(network string, b *hcl.Block, f family) (p Pool) {
+func (l *networkLoader) readPool(network string, b *hcl.Block, f family) (p Pool) {
 	before := len(l.diags)
 	l.options(b.Body, poolPath(network, f), p.settings(network, f))
 	if !p.Prefix.IsValid() && len(l.diags) == before {
@@ -104,7 +110,7 @@ func poolPath(network string, f family) string { return "network." + network + "
 
 // checkPool applies the registry's limits. They concern the pool as a whole. To report one line, checkPool adds the
 // attributes one after the other and blames the first one that makes the pool invalid.
-func (l *loader) checkPool(p Pool, path string) {
+func (l *networkLoader) checkPool(p Pool, path string) {
 	subnetLen, first, last := l.by[path+".subnet_len"], l.by[path+".min"], l.by[path+".max"]
 	blame := func(a *hcl.Attribute, pool Pool) bool {
 		if a == nil {
@@ -135,7 +141,7 @@ func (l *loader) checkPool(p Pool, path string) {
 
 // readBackend converts the block to a type and a JSON object. A network with pools and no backend gets the default
 // one.
-func (l *loader) readBackend(n *networkDraft) {
+func (l *networkLoader) readBackend(n *networkDraft) {
 	b := n.backend
 	switch {
 	case b == nil && len(n.Pools) == 0:
@@ -192,7 +198,7 @@ func (o Options) defaultBackend() (*Backend, error) {
 
 // object returns the attributes as one JSON object. It leaves out null attributes, and those without a value, which
 // it reports.
-func (l *loader) object(attrs hcl.Attributes) json.RawMessage {
+func (l *networkLoader) object(attrs hcl.Attributes) json.RawMessage {
 	values := map[string]cty.Value{}
 	for _, name := range slices.Sorted(maps.Keys(attrs)) {
 		v, diags := attrs[name].Expr.Value(nil)
@@ -210,7 +216,7 @@ func (l *loader) object(attrs hcl.Attributes) json.RawMessage {
 }
 
 // reportOptions reports each of the backend's errors at the line of the option it names, else at the block.
-func (l *loader) reportOptions(b *hcl.Block, attrs hcl.Attributes, err error) {
+func (l *networkLoader) reportOptions(b *hcl.Block, attrs hcl.Attributes, err error) {
 	for _, err := range flatten(err) {
 		var named interface{ OptionName() string }
 		if errors.As(err, &named) {
@@ -223,14 +229,14 @@ func (l *loader) reportOptions(b *hcl.Block, attrs hcl.Attributes, err error) {
 	}
 }
 
-// finishNetworks checks the networks against each other and adds them to the configuration. A network of the file
+// addToConfig checks the networks against each other and adds them to the configuration. A network of the file
 // replaces a built-in one of the same name.
-func (l *loader) finishNetworks() {
-	for i, n := range l.networks {
-		for _, other := range l.networks[:i] {
+func (l *networkLoader) addToConfig() {
+	for i, n := range l.drafts {
+		for _, other := range l.drafts[:i] {
 			l.checkPair(other, n)
 		}
-		l.checkBackends(n, l.networks[:i])
+		l.checkBackends(n, l.drafts[:i])
 		if only := l.cfg.Kubernetes.Network; l.cfg.Store() == StoreKubernetes && n.Name != only {
 			l.report(n.named(), "Another network", "Kubernetes has only the network %q, which kubernetes.network names", only)
 		}
@@ -246,7 +252,7 @@ func (l *loader) finishNetworks() {
 }
 
 // checkBackends reports a network whose backend needs what that of another one has.
-func (l *loader) checkBackends(n *networkDraft, others []*networkDraft) {
+func (l *networkLoader) checkBackends(n *networkDraft, others []*networkDraft) {
 	if l.o.Collision == nil || n.Backend == nil {
 		return
 	}
@@ -272,7 +278,7 @@ func (n *networkDraft) backendPlace() hcl.Range {
 }
 
 // checkPair reports what two networks on one host cannot share.
-func (l *loader) checkPair(first, second *networkDraft) {
+func (l *networkLoader) checkPair(first, second *networkDraft) {
 	for _, p := range second.Pools {
 		for _, q := range first.Pools {
 			if p.Prefix.IsValid() && q.Prefix.IsValid() && p.Prefix.Overlaps(q.Prefix) {
@@ -292,7 +298,7 @@ func (l *loader) checkPair(first, second *networkDraft) {
 }
 
 // prefix returns where the prefix of a pool is set.
-func (l *loader) prefix(n *networkDraft, p Pool) *hcl.Attribute {
+func (l *networkLoader) prefix(n *networkDraft, p Pool) *hcl.Attribute {
 	f := ipv4
 	if !f.has(p.Prefix.Addr()) {
 		f = ipv6
