@@ -6,13 +6,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/lenonet/leno/command"
-	"github.com/lenonet/leno/command/cli"
 )
 
 // subnetFile is that of a network with both families.
@@ -39,14 +35,16 @@ func findDockerd(t *testing.T) {
 	t.Setenv("PATH", bin+":/usr/bin:/bin")
 }
 
-// tryLeno runs docker-opts in this process and returns what it prints, and its exit code.
-func tryLeno(args ...string) (stdout, stderr string, code int) {
-	var out, errs bytes.Buffer
-	m := command.NewMeta("test", &debug.BuildInfo{})
-	m.Stdin, m.Stdout, m.Stderr = strings.NewReader(""), &out, &errs
-	m.Getenv = func(string) string { return "" }
-	code = cli.Run(append([]string{"docker-opts"}, args...), m, command.Commands)
-	return out.String(), errs.String(), code
+// tryLeno runs leno docker-opts and returns the errors that it prints, and its exit code.
+func tryLeno(t *testing.T, args ...string) (stderr string, code int) {
+	t.Helper()
+	var errs bytes.Buffer
+	cmd := exec.Command(lenoPath, append([]string{"docker-opts"}, args...)...)
+	cmd.Stderr, cmd.Env = &errs, []string{"PATH=" + os.Getenv("PATH")}
+	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return errs.String(), cmd.ProcessState.ExitCode()
 }
 
 // TestDockerdValidates: a real dockerd accepts each daemon.json that leno writes, and each set of flags that leno writes for
@@ -86,7 +84,7 @@ func TestDockerdValidates(t *testing.T) {
 			args := []string{"-subnet-file=" + subnet, "-docker-version=29.1.0", "-docker-firewall=iptables"}
 
 			// Flags beside the file as it is. dockerd also refuses what is not about leno's options.
-			_, errs, code := tryLeno(append(args, "-format=env", "-write="+env, "-daemon-json="+config)...)
+			errs, code := tryLeno(t, append(args, "-format=env", "-write="+env, "-daemon-json="+config)...)
 			if (code == 0) != (tt.beside == "") || !strings.Contains(errs, tt.beside) {
 				t.Errorf("the environment file: exit %d: %s", code, errs)
 			}
@@ -105,7 +103,7 @@ func TestDockerdValidates(t *testing.T) {
 			}
 
 			// The options in the file.
-			_, errs, code = tryLeno(append(args, "-format=json", "-write="+config)...)
+			errs, code = tryLeno(t, append(args, "-format=json", "-write="+config)...)
 			if (code == 0) != (tt.merged == "") || !strings.Contains(errs, tt.merged) {
 				t.Errorf("daemon.json: exit %d: %s", code, errs)
 			}

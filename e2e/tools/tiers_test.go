@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -127,6 +128,21 @@ func TestStress(t *testing.T) {
 	}
 }
 
+// inputs are files of the product, and parts of make test-all that a change of each must select.
+var inputs = map[string]string{
+	"registry/belief/belief.go":  "kubernetes",
+	"registry/claim/claim.go":    "kubernetes",
+	"registry/replica/list.go":   "kubernetes",
+	"command/docker_opts.go":     "docker",
+	"command/flannel_adopt.go":   "migrate",
+	"command/store_copy.go":      "migrate",
+	"agent/handover/handover.go": "migrate",
+	"agent/fleet/fleet.go":       "page",
+	"agent/httpapi/httpapi.go":   "template doctor telemetry",
+	"tools/needs":                "kubernetes nomad",
+	"go.sum":                     "kubernetes nomad demo-etcd",
+}
+
 // TestParts checks which parts of make test-all .ci/run selects after a change.
 func TestParts(t *testing.T) {
 	t.Parallel()
@@ -150,6 +166,9 @@ func TestParts(t *testing.T) {
 		return strings.Join(strings.Fields(string(out)), " ")
 	}
 	write(t, filepath.Join(dir, "registry/etcd/etcd.go"), "package etcd\n")
+	for file := range inputs {
+		write(t, filepath.Join(dir, file), "first\n")
+	}
 	git("init", "--quiet")
 	git("add", ".")
 	git("commit", "--quiet", "--message=first")
@@ -170,10 +189,79 @@ func TestParts(t *testing.T) {
 		t.Errorf("after a new page: %q", got)
 	}
 	write(t, filepath.Join(dir, "registry/etcd/etcd.go"), "package etcd // changed\n")
-	git("add", "registry")
+	git("add", "registry", "website")
 	git("commit", "--quiet", "--message=second")
-	if got := parts("changed", passed); got != "site docs soak scale demo-etcd" {
+	if got := parts("changed", passed); got != "migrate site docs soak scale demo-etcd" {
 		t.Errorf("after a change of the etcd store, too: %q", got)
+	}
+	for file, want := range inputs {
+		write(t, filepath.Join(dir, file), "second\n")
+		changed := strings.Fields(parts("changed", "HEAD"))
+		for _, part := range strings.Fields(want) {
+			if !slices.Contains(changed, part) {
+				t.Errorf("after a change of %s: %q, want %s among them", file, changed, part)
+			}
+		}
+		if len(changed) > 12 && !strings.HasPrefix(file, "tools/") && file != "go.sum" {
+			t.Errorf("a change of %s selects %q, which is more than it can break", file, changed)
+		}
+		git("checkout", "--quiet", file)
+	}
+}
+
+// TestPartsImports checks that a part must name what its tests and the packages that it names import, unless each agent
+// imports it as well.
+func TestPartsImports(t *testing.T) {
+	t.Parallel()
+	const module = "github.com/lenonet/leno"
+	before, after, _ := strings.Cut(read(t, "../../tools/parts"), "\ntable() {\n")
+	_, after, _ = strings.Cut(after, "\nEND\n}\n")
+	for name, tt := range map[string]struct {
+		files   string // that the part names
+		missing string
+	}{
+		"each package":              {files: "registry/store registry/claim"},
+		"a directory above":         {files: "registry"},
+		"without a dependency":      {files: "registry/store", missing: "registry/claim"},
+		"without what a test uses":  {files: "registry/claim", missing: "registry/store"},
+		"only files of a package":   {files: "registry/store/*.go"},
+		"one file and what it uses": {files: "registry/store command/copy.go registry/claim", missing: "registry/transfer"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			imports := func(packages ...string) string {
+				text := "package p\n"
+				for _, p := range packages {
+					text += fmt.Sprintf("import _ %q\n", module+"/"+p)
+				}
+				return text
+			}
+			table := "\ntable() {\ncat <<'END'\nstores | " + tt.files + " | test ./e2e/kubernetes\nEND\n}\n"
+			for path, text := range map[string]string{
+				"go.mod":                     "module " + module + "\n",
+				"tools/parts":                before + table + after,
+				"api/api.go":                 imports(),
+				"agent/network/network.go":   imports("api"),
+				"command/copy.go":            imports("registry/transfer"),
+				"command/other.go":           imports("registry/other"),
+				"registry/claim/claim.go":    imports(),
+				"registry/store/store.go":    imports("api", "registry/claim"),
+				"e2e/kubernetes/k8s_test.go": imports("api", "registry/store"),
+			} {
+				write(t, filepath.Join(dir, path), text)
+			}
+			cmd := exec.Command("bash", "-c", `git init --quiet && git add . && bash tools/parts check`)
+			cmd.Dir = dir
+			out, err := cmd.CombinedOutput()
+			want := ""
+			if tt.missing != "" {
+				want = "parts: the row of stores must name " + tt.missing + ", which what it names, or a test, imports\n"
+			}
+			if string(out) != want || (err == nil) != (want == "") {
+				t.Errorf("%v: %q, want %q", err, out, want)
+			}
+		})
 	}
 }
 
