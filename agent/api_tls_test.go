@@ -145,7 +145,7 @@ func TestTLS(t *testing.T) {
 
 	cert, key = theirs.issue("second")
 	write("key.pem", key) // the key of another certificate
-	if err := h.agent.Reload(t.Context(), h.config); err == nil || !strings.Contains(err.Error(), h.config.HTTP.TLS.KeyFile+" does not go with cert_file "+h.config.HTTP.TLS.CertFile) {
+	if err := h.agent.Reload(t.Context(), h.config); err == nil || !strings.Contains(err.Error(), h.config.HTTP.TLS.KeyFile+" does not match cert_file "+h.config.HTTP.TLS.CertFile) {
 		t.Errorf("a key that is not the certificate's: %v", err)
 	}
 	write("ca.pem", []byte("nothing"))

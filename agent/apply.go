@@ -114,10 +114,10 @@ func (ns *networks) checkConfigured(c config.Config) {
 		case c.WatchNetworks:
 			reason, remedy = "allowed_networks includes no network of this host", "correct allowed_networks"
 		}
-		ns.log.Error("the configuration looks cut off, what it does not name stays as it is",
+		ns.log.Error("the configuration may have been cut off: networks that it does not name are kept",
 			"networks", names, "empty", empty)
-		board.Set("", health.Network, api.Critical, fmt.Sprintf("%s, and this host takes part in %s: that is left as it is, "+
-			"packets flow, and nothing keeps the lease; %s, or run `leno reload -force` to leave",
+		board.Set("", health.Network, api.Critical, fmt.Sprintf("%s, and this host takes part in %s: the network is kept, "+
+			"and packets flow, but the lease is not renewed; %s, or run `leno reload -force` to leave",
 			reason, strings.Join(names, ", "), remedy))
 	case takesPart(c, nil):
 		board.Clear("", health.Network)

@@ -51,7 +51,7 @@ func TestCheckFiles(t *testing.T) {
 			c.Consul.TokenFile, c.HTTP.TLS = dir+"/none", config.TLS{CertFile: dir + "/no.crt", KeyFile: dir + "/no.key"}
 		}, map[string]string{"consul.token_file": "none: no such file", "http.tls.cert_file": "no.crt: no such file", "http.tls.key_file": "no.key: no such file"}},
 		{"a key of another certificate", func(c *config.Config) { c.Consul.TLS, c.HTTP.TLS = mixed, mixed },
-			map[string]string{"consul.tls.key_file": "does not go with cert_file " + pair.CertFile, "http.tls.key_file": "does not match public key"}},
+			map[string]string{"consul.tls.key_file": "does not match cert_file " + pair.CertFile, "http.tls.key_file": "does not match public key"}},
 		{"of another kind", func(c *config.Config) {
 			c.Consul.TLS.CAFile, c.HTTP.TLS.CAFile, c.Consul.TokenFile = plain, pipe, pipe
 			c.DataDir, c.Log.File, c.Networks[0].SubnetFile, c.HTTP.Address = plain, dir, dir, "unix://"+plain
@@ -65,7 +65,7 @@ func TestCheckFiles(t *testing.T) {
 			map[string]string{"etcd.password_file": "no password in it"}},
 		{"files of etcd that cannot be used", func(c *config.Config) {
 			c.Etcd.TLS, c.Etcd.PasswordFile = mixed, write("two-passwords", []byte("one\ntwo\n"))
-		}, map[string]string{"etcd.tls.key_file": "does not go with", "etcd.password_file": "more than one line"}},
+		}, map[string]string{"etcd.tls.key_file": "does not match cert_file", "etcd.password_file": "more than one line"}},
 		{"no JWT", func(c *config.Config) { c.Consul.Login.BearerTokenFile = write("jwt", nil) },
 			map[string]string{"consul.login.bearer_token_file": "it is empty"}},
 		{"keys of WireGuard", func(c *config.Config) {

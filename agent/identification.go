@@ -111,7 +111,7 @@ func (i *identification) untilWritten(ctx context.Context, write func() error) e
 		switch {
 		case err == nil:
 			i.env.Reports.Health.Clear("", health.DataDir)
-			faults.Mended(i.log, health.DataDir)
+			faults.Recovered(i.log, health.DataDir)
 			return nil
 		case errors.Is(err, state.ErrLocked):
 			return err

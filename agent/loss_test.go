@@ -93,7 +93,7 @@ func TestStartWithoutNetworks(t *testing.T) {
 			a.start()
 			a.check(health.Network, api.Critical, "takes part in n", "leno reload -force")
 			eventually(t, func() error { // by then the agent has had the time to leave
-				if a.agent.self().NodeName == "" || len(a.said.With("what it does not name stays as it is")) == 0 {
+				if a.agent.self().NodeName == "" || len(a.said.With("networks that it does not name are kept")) == 0 {
 					return errors.New("not there yet")
 				}
 				return nil

@@ -64,7 +64,7 @@ func (a *agentCommand) register(fs *flag.FlagSet) {
 	fs.Func("config-file", "configuration `file`; may be repeated, later files take precedence", add)
 	fs.Func("config-dir", "`directory` whose .hcl and .json files are read; may be repeated", add)
 	fs.BoolVar(&a.dev, "dev", false,
-		"run without Consul: one host and the network dev; at its end, it removes that and restores ip_forward")
+		"run without Consul: one host and the network dev; when it stops, it removes the network and restores ip_forward")
 	for _, s := range agentOverrides() {
 		a.overrides[s.Name] = fs.String(s.FlagName(), "", s.Flag)
 	}

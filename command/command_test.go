@@ -52,15 +52,15 @@ func TestUsage(t *testing.T) {
 		{args: "store copy -from=a.hcl -to=b.hcl -network=a/b", want: "network name"},
 		{args: "reservation add 10.5.34.0/24", want: "exactly one of -node and -node-id"},
 		{args: "reservation add -node=a -node-id=b 10.5.34.0/24", want: "exactly one of -node and -node-id"},
-		{args: "peers -count=5", want: "-peer and -count are for -probe"},
-		{args: "peers -probe -watch", want: "-probe and -watch exclude each other"},
+		{args: "peers -count=5", want: "-peer and -count need -probe"},
+		{args: "peers -probe -watch", want: "-probe and -watch cannot be used together"},
 		{args: "peers -probe -count=500", want: "-count is 500, must be 1 to 100"},
 		{args: "status -format=xml", want: `-format: "xml" is neither table nor json`},
 		{args: "status", env: map[string]string{"LENO_FORMAT": "yaml"}, want: `LENO_FORMAT: "yaml" is neither`},
 		{args: "status -address=ftp://x:1", want: "unknown scheme ftp"},
 		{args: "status", env: map[string]string{"LENO_ADDRESS": "x"}, want: "the port is missing"},
-		{args: "status -token=a -token-file=b", want: "exclude each other"},
-		{args: "status -client-cert=a", want: "belong together"},
+		{args: "status -token=a -token-file=b", want: "cannot be used together"},
+		{args: "status -client-cert=a", want: "must be given together"},
 		{args: "validate", want: "PATH is missing"},
 		{args: "fmt - a", want: "- cannot be combined with other paths"},
 		{args: "lese lsit -fromat=jsn -tokn=secret", want: "unknown command"},
@@ -71,10 +71,10 @@ func TestUsage(t *testing.T) {
 		{args: "lease remove 10.5.34.0/24", want: `unknown subcommand "remove"` + "\n"},
 		{args: "-token=secret status", want: "-token is before the command"},
 		{args: "lease list -network blue", want: "NETWORK is an argument, not a flag"},
-		{args: "lease show 10.5.34.0/24 default", want: "the network comes before the subnet"},
+		{args: "lease show 10.5.34.0/24 default", want: "give the network before the subnet"},
 		{args: "lease revoke 10.5.34.7", want: `"10.5.34.7" is not a subnet`},
-		{args: "status -json -format=table", want: "-json and -format=table exclude each other"},
-		{args: "docker-opts -json -format=env", want: "-json and -format=env exclude each other"},
+		{args: "status -json -format=table", want: "-json and -format=table cannot be used together"},
+		{args: "docker-opts -json -format=env", want: "-json and -format=env cannot be used together"},
 		{args: "completion tcsh", want: `"tcsh" is none of bash, zsh and fish`},
 		{args: "-autocomplete-install", want: "flags go after it"},
 		{args: "lease show 10.5.34.7-33", want: `"10.5.34.7-33" is not a subnet`},
@@ -224,7 +224,7 @@ func TestHelpIsOfTheCommand(t *testing.T) {
 				t.Errorf("%s -help lacks -%s", name, f.Name)
 			}
 			if value, _ := flag.UnquoteUsage(f); value == "addr" || value == "dir" {
-				t.Errorf("%s: -%s: %q is no word", name, f.Name, value)
+				t.Errorf("%s: -%s: %q is not a word", name, f.Name, value)
 			}
 		})
 	}

@@ -370,7 +370,7 @@ echo configuration OK >&2
 	run := func() result {
 		return world{}.run("docker-opts", "-subnet-file="+filepath.Join(dir, "default.env"), "-format=json", "-write="+config)
 	}
-	if got := run(); got.code != cli.ExitFailed || !strings.Contains(got.stderr, "is left as it is: dockerd --validate refuses it") {
+	if got := run(); got.code != cli.ExitFailed || !strings.Contains(got.stderr, "was not changed: dockerd --validate refuses it") {
 		t.Errorf("%+v", got)
 	}
 	if now, err := os.ReadFile(config); err != nil || string(now) != text {
@@ -436,7 +436,7 @@ func TestDockerOptsWrites(t *testing.T) {
 
 	for _, broken := range []string{"{", "[]", "{} {}", "null x", "null", "{} }", "{}]"} {
 		write(broken, 0o600)
-		run(cli.ExitFailed, "left as it is", "-format=json", "-write="+path)
+		run(cli.ExitFailed, "was not changed", "-format=json", "-write="+path)
 		if content() != broken {
 			t.Errorf("%q became %q", broken, content())
 		}
@@ -455,9 +455,9 @@ func TestDockerOptsWrites(t *testing.T) {
 	run(cli.ExitDone, "is up to date", "-format=env", "-write="+path)
 	run(cli.ExitFailed, "no such file or directory", "-format=env", "-write="+filepath.Join(dir, "none", "x"))
 	run(cli.ExitFailed, "is a directory", "-format=env", "-write="+dir)
-	run(cli.ExitUsage, "-write takes", "-write="+path)
+	run(cli.ExitUsage, "-write needs", "-write="+path)
 	run(cli.ExitUsage, `-format: "xml" is none of`, "-format=xml")
-	run(cli.ExitUsage, "exclude each other", "-network=x")
+	run(cli.ExitUsage, "cannot be used together", "-network=x")
 	run(cli.ExitUsage, `-key: "a b" is not`, "-format=env", "-key=a b")
 	run(cli.ExitUsage, "neither iptables nor nftables", "-docker-firewall=ufw")
 	run(cli.ExitUsage, "is not the name of a network or device", "-create", "-interface=a;b")

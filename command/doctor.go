@@ -58,7 +58,7 @@ Exits 1 if there is a fault.`,
 		Run: func(ctx context.Context, args []string) error {
 			if len(args) == 1 {
 				if d.options != (api.DoctorOptions{}) || len(d.files.sources) > 0 || d.all || d.others != "" {
-					return cli.UsageErrorf("-network, -passive, -all and configuration files are not for an address")
+					return cli.UsageErrorf("-network, -passive, -all and configuration files cannot be used with an address")
 				}
 				return packettrace.RunAddress(ctx, d.Session, args[0])
 			}
@@ -91,7 +91,7 @@ func (d *doctorCommand) run(ctx context.Context) error {
 		return d.diagnoseAll(ctx)
 	}
 	if d.others != "" {
-		return cli.UsageErrorf("-peer-address belongs to -all")
+		return cli.UsageErrorf("-peer-address needs -all")
 	}
 	var out api.Diagnosis
 	err := d.Call(ctx, func(ctx context.Context, c *api.Client) (err error) {

@@ -396,7 +396,7 @@ func (f *fakeAgent) putNetwork(r *http.Request) (any, *api.Error) {
 	}
 	for _, refusal := range f.plans[r.PathValue("network")].Refused {
 		if !refusal.Force || r.URL.Query().Get("force") != "true" {
-			return nil, &api.Error{Code: 409, Message: "network default is left as it is: " + refusal.Reason + " (" + refusal.Way + ")"}
+			return nil, &api.Error{Code: 409, Message: "network default was not changed: " + refusal.Reason + " (" + refusal.Way + ")"}
 		}
 	}
 	in.ModifyIndex = 99

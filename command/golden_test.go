@@ -326,7 +326,7 @@ func TestTranscripts(t *testing.T) {
 		{name: "reservation add held", args: "reservation add -node=host-b 10.5.77.0/24",
 			set: func(f *fakeAgent) {
 				f.refuse = &api.Error{Code: 409, Message: `reserve 10.5.77.0/24 in network default: held by another host: "host-c" (192.0.2.77, node id 6f1c) ` +
-					"holds 10.5.77.0/24 and keeps it for as long as it lives; force reserves it all the same"}
+					"holds 10.5.77.0/24 and keeps it for as long as it lives; use force to reserve it anyway"}
 			},
 			writes: []string{"PUT /v1/network/default/reservation/10.5.77.0-24 "}},
 		{name: "reservation add forced", args: "reservation add -force -node=host-b 10.5.77.0/24",

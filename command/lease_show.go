@@ -21,7 +21,7 @@ func leaseShowSpec(m cli.Meta) cli.Spec {
 		Synopsis: "Show one lease",
 		Help: `
 Shows everything that a host has published in its lease on SUBNET. For an
-ADDRESS, shows the lease of the host whose it is: that of a container in the
+ADDRESS, shows the lease of the host that has it: that of a container in the
 subnet, or the public address of the host. It is searched for in all networks
 unless you name one.
 

@@ -62,5 +62,5 @@ func followLog(ctx context.Context, agent *cli.AgentFlags, w io.Writer, what api
 	case err != nil:
 		return agent.Explain(err)
 	}
-	return errors.New("the agent has ended the stream: it stopped, or this was too slow to read it")
+	return errors.New("the agent ended the stream: it stopped, or this command read too slowly")
 }

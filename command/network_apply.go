@@ -182,7 +182,7 @@ func refusalError(p networkPlan, force bool) error {
 	if len(reasons) == 0 {
 		return nil
 	}
-	return fmt.Errorf("network %s is left as it is: %s%s", p.Name, strings.Join(reasons, "; "), way)
+	return fmt.Errorf("network %s was not changed: %s%s", p.Name, strings.Join(reasons, "; "), way)
 }
 
 func writeApplied(w io.Writer, p networkPlan) {

@@ -57,7 +57,7 @@ that takes longer.
 				}
 			}
 			if len(actions) > 1 {
-				return cli.UsageErrorf("-stop, -continue, -reverse, -end and -rotate-keys exclude each other")
+				return cli.UsageErrorf("-stop, -continue, -reverse, -end and -rotate-keys cannot be used together")
 			}
 			var network string
 			var now api.NetworkSwitch

@@ -65,9 +65,9 @@ if packets were lost, or if a host that holds its lease cannot be reached.
 
 func writePeers(w io.Writer, network string, list api.PeerList, now time.Time) {
 	peers := list.Peers
-	notes := dropNotes("packets of no peer", list.Drops)
+	notes := dropNotes("unknown hosts", list.Drops)
 	if t := list.Totals; t != nil && t.RxPackets+t.TxPackets+t.RxBytes+t.TxBytes > 0 {
-		notes = append(notes, fmt.Sprintf("all together: %s received, %s sent", cli.ByteCount(t.RxBytes),
+		notes = append(notes, fmt.Sprintf("total: %s received, %s sent", cli.ByteCount(t.RxBytes),
 			cli.ByteCount(t.TxBytes)))
 	}
 	if len(peers) == 0 {
@@ -120,7 +120,7 @@ func writePeers(w io.Writer, network string, list api.PeerList, now time.Time) {
 		}
 		rows = append(rows, row)
 		if p.Skipped != "" {
-			notes = append(notes, fmt.Sprintf("%s is left out of the datapath: %s", p.Node, p.Skipped))
+			notes = append(notes, fmt.Sprintf("%s is not in the datapath: %s", p.Node, p.Skipped))
 		}
 		if p.Path != nil && p.Path.Reason != "" && p.Path.State == api.PathReached {
 			notes = append(notes, p.Node+": "+p.Path.Reason)

@@ -39,11 +39,11 @@ func (f *probeFlags) register(fs *flag.FlagSet) {
 func (f *probeFlags) check(given func(name string) bool) error {
 	switch {
 	case f.probe && given("watch"):
-		return cli.UsageErrorf("-probe and -watch exclude each other")
+		return cli.UsageErrorf("-probe and -watch cannot be used together")
 	case given("count") && (f.count < 1 || f.count > 100):
 		return cli.UsageErrorf("-count is %d, must be 1 to 100", f.count)
 	case !f.probe && (given("peer") || given("count")):
-		return cli.UsageErrorf("-peer and -count are for -probe")
+		return cli.UsageErrorf("-peer and -count need -probe")
 	}
 	return nil
 }
@@ -171,7 +171,7 @@ func probeNotes(p api.PeerProbe) []string {
 		out = append(out, p.Node+": its lease has lapsed, the host may be down")
 	}
 	if p.Skipped != "" {
-		out = append(out, fmt.Sprintf("%s is left out of the datapath: %s", p.Node, p.Skipped))
+		out = append(out, fmt.Sprintf("%s is not in the datapath: %s", p.Node, p.Skipped))
 	}
 	for _, way := range p.Ways {
 		switch {

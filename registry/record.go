@@ -171,7 +171,7 @@ func FormatLease(l Lease) ([]byte, error) {
 // of one slot would be two holders.
 func slotOfKey(n Network, key string) (netip.Prefix, uint64, error) {
 	if key == "" || strings.Contains(key, "/") {
-		return netip.Prefix{}, 0, fmt.Errorf("key %.64q: %w: a folder or inside of one, records lie beside each other",
+		return netip.Prefix{}, 0, fmt.Errorf("key %.64q: %w: a record must not be a folder or inside one",
 			key, ErrInvalid)
 	}
 	subnet, err := ParseSubnetKey(key)

@@ -87,7 +87,7 @@ func (r Reservation) Hindered(l Lease) error {
 	if !l.Held() || r.For(Claim{Node: l.Node, NodeID: l.NodeID}) {
 		return nil
 	}
-	return fmt.Errorf("%w: %s holds %s and keeps it for as long as it lives; force reserves it all the same",
+	return fmt.Errorf("%w: %s holds %s and keeps it for as long as it lives; use force to reserve it anyway",
 		ErrHeld, l.host(), l.Subnet())
 }
 
@@ -97,6 +97,6 @@ func HinderedUnread(key, session string) error {
 	if session == "" {
 		return nil
 	}
-	return fmt.Errorf("%w: the unusable record %s is locked by session %s; force reserves it all the same",
+	return fmt.Errorf("%w: the unusable record %s is locked by session %s; use force to reserve it anyway",
 		ErrHeld, key, session)
 }

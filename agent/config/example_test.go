@@ -66,7 +66,7 @@ func without(src []byte, block string) []byte {
 	return regexp.MustCompile(`(?ms)^`+block+` \{.*?^\}\n`).ReplaceAll(src, nil)
 }
 
-// TestExampleStores checks the commented blocks of the example: they are the defaults, and exclude each other.
+// TestExampleStores checks the commented blocks of the example: they are the defaults, and cannot be used together.
 func TestExampleStores(t *testing.T) {
 	src, err := os.ReadFile(examplePath)
 	if err != nil {

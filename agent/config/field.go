@@ -218,7 +218,7 @@ func prefix(to *netip.Prefix, f family) *Field {
 		case err != nil:
 			return prefix, fmt.Errorf("%q is not a prefix, such as \"10.5.0.0/16\" or \"fd00:5::/48\"", s)
 		case !f.has(prefix.Addr()):
-			return prefix, fmt.Errorf("%s is not %s, which is what the block is for", prefix, f.name)
+			return prefix, fmt.Errorf("%s is not an %s prefix, such as %s", prefix, f.name, f.prefix)
 		}
 		return prefix, nil
 	})

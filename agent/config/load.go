@@ -70,9 +70,9 @@ type Override struct {
 // any such file are an error.
 //
 // Files are merged: the last value read of each attribute wins, also inside consul, etcd, kubernetes, lease, underlay,
-// firewall, http and telemetry blocks. The blocks of the three stores exclude each other. A network is defined in one
-// place: a second block of the same name is an error. Without sources Load returns Defaults (or Dev). The error is an
-// *Errors with all errors of all files. A file that blocks is an error after ReadTimeout.
+// firewall, http and telemetry blocks. Only one of the blocks of the three stores may be given. A network is defined
+// in one place: a second block of the same name is an error. Without sources Load returns Defaults (or Dev). The error
+// is an *Errors with all errors of all files. A file that blocks is an error after ReadTimeout.
 func Load(sources []string, o Options) (Config, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), files.ReadTimeout)
 	defer cancel()
@@ -191,7 +191,7 @@ func IsRead(name string) bool {
 // file reads one file into the configuration.
 func (l *loader) file(name string, src []byte) {
 	if slices.Contains(l.cfg.Files, name) {
-		l.unplaced("File given twice", fmt.Sprintf("%s stands among the files more than once.", name))
+		l.unplaced("File given twice", fmt.Sprintf("%s is given more than once.", name))
 		return
 	}
 	l.cfg.Files = append(l.cfg.Files, name)

@@ -27,7 +27,7 @@ func (t TLS) Read(ctx context.Context) (pair tls.Certificate, authorities *x509.
 	if t.CertFile != "" && t.KeyFile != "" && wrong["cert_file"] == nil && wrong["key_file"] == nil {
 		var err error
 		if pair, err = tls.X509KeyPair(cert, key); err != nil {
-			wrong["key_file"] = fmt.Errorf("%s does not go with cert_file %s: %w", t.KeyFile, t.CertFile, err)
+			wrong["key_file"] = fmt.Errorf("%s does not match cert_file %s: %w", t.KeyFile, t.CertFile, err)
 		}
 	}
 	if t.CAFile != "" && wrong["ca_file"] == nil {

@@ -115,7 +115,7 @@ func TestDefinition(t *testing.T) {
 	}
 }
 
-// TestStateOfNetwork: the last agent's state file tells the subnet, and the store whose it is now.
+// TestStateOfNetwork: the last agent's state file tells the subnet, and the store who has it now.
 func TestStateOfNetwork(t *testing.T) {
 	n := newNetwork(t)
 	own := n.Lease

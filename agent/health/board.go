@@ -230,7 +230,7 @@ func Select(h api.Health, names []string) (api.Health, error) {
 	}
 	for _, name := range names {
 		if !slices.Contains(known, name) {
-			return h, fmt.Errorf("this host takes no part in network %.80q; it does in: %s",
+			return h, fmt.Errorf("this host takes no part in network %.80q; its networks: %s",
 				name, cmp.Or(strings.Join(known, ", "), "none"))
 		}
 	}

@@ -42,8 +42,8 @@ func (f *ActiveFaults) Failing(log hclog.Logger, check, reason string) {
 	}
 }
 
-// Mended removes a check that failed, and logs that if there was one.
-func (f *ActiveFaults) Mended(log hclog.Logger, check string) {
+// Recovered removes a check that failed, and logs that if there was one.
+func (f *ActiveFaults) Recovered(log hclog.Logger, check string) {
 	if f.End(check) {
 		log.Info("operation works again", "check", check)
 	}

@@ -12,14 +12,14 @@ func TestActiveFaults(t *testing.T) {
 	var lines strings.Builder
 	log := hclog.New(&hclog.LoggerOptions{Output: &lines, DisableTime: true})
 	var f ActiveFaults
-	f.Mended(log, Firewall)
+	f.Recovered(log, Firewall)
 	for range 2 {
 		for range 3 {
 			f.Failing(log, Firewall, "the lock is held")
 			f.Failing(log, DataDir, "no space left")
 		}
 		for range 2 {
-			f.Mended(log, Firewall)
+			f.Recovered(log, Firewall)
 		}
 	}
 	const began = "[ERROR] operation failed on this host, retrying: check=firewall error=\"the lock is held\"\n"

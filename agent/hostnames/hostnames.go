@@ -61,8 +61,8 @@ func (n *Names) Check(host string) error {
 	if n.isAccepted(host) {
 		return nil
 	}
-	return fmt.Errorf("the request is for the host %q, which is no name of this host that the agent knows: "+
-		"ask by address, as localhost, by this host's name, or add the name to http.allowed_hosts",
+	return fmt.Errorf("the request is for the host %q, which is not a known name of this host: "+
+		"use its address, localhost or its host name, or add the name to http.allowed_hosts",
 		registry.Shorten(host, maxQuoted))
 }
 

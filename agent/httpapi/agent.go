@@ -45,9 +45,9 @@ func (h agentHandlers) diagnose(r *http.Request) (out api.Diagnosis, err error) 
 	}
 	o := api.DoctorOptions{Network: r.URL.Query().Get("network"), Passive: passive}
 	if known := h.agent.Self().Networks; o.Network != "" && !slices.Contains(known, o.Network) {
-		list := "it takes part in none"
+		list := "its networks: none"
 		if len(known) > 0 {
-			list = "it takes part in " + strings.Join(known, ", ")
+			list = "its networks: " + strings.Join(known, ", ")
 		}
 		return out, api.Errorf(http.StatusNotFound, "this host takes no part in network %q: %s", o.Network, list)
 	}

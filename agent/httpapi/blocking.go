@@ -30,14 +30,14 @@ func blockingOptionsOf(r *http.Request) (blockingOptions, error) {
 	if text := parameters.Get("index"); text != "" {
 		index, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {
-			return out, badRequest("parameter index: %q is no number from 0 to 18446744073709551615", quoteText(text))
+			return out, badRequest("parameter index: %q is not a number from 0 to 18446744073709551615", quoteText(text))
 		}
 		out.index = index
 	}
 	if text := parameters.Get("wait"); text != "" {
 		wait, err := time.ParseDuration(text)
 		if err != nil || wait < 0 {
-			return out, badRequest("parameter wait: %q is no duration such as 30s, 5m or 1500ms", quoteText(text))
+			return out, badRequest("parameter wait: %q is not a duration such as 30s, 5m or 1500ms", quoteText(text))
 		}
 		if wait > 0 {
 			out.wait = min(wait, maxWait)

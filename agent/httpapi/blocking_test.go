@@ -30,7 +30,7 @@ func TestWaitParameters(t *testing.T) {
 		{query: "index=-1", says: `parameter index: "-1"`},
 		{query: "index=1.5", says: "parameter index"},
 		{query: "index=18446744073709551616", says: "parameter index"},
-		{query: "wait=30", says: `parameter wait: "30" is no duration`},
+		{query: "wait=30", says: `parameter wait: "30" is not a duration`},
 		{query: "wait=-5s", says: "parameter wait"},
 		{query: "wait=" + strings.Repeat("9", 5000), says: "…"},
 	} {

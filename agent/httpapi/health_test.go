@@ -45,7 +45,7 @@ func TestHealthOfANetwork(t *testing.T) {
 		})
 	}
 	for _, path := range []string{"/healthz?network=none", "/readyz?network=n&network=none", "/healthz?network="} {
-		if code, body := a.request("GET", path, ""); code != http.StatusNotFound || !strings.Contains(body, "it does in: m, n") {
+		if code, body := a.request("GET", path, ""); code != http.StatusNotFound || !strings.Contains(body, "its networks: m, n") {
 			t.Errorf("%s: %d %s", path, code, body)
 		}
 	}

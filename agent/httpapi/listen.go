@@ -55,7 +55,7 @@ func listenSocket(path string) (net.Listener, error) {
 	switch {
 	case err != nil:
 	case info.Mode().Type() != fs.ModeSocket:
-		return nil, fmt.Errorf("%s is there and no socket", path)
+		return nil, fmt.Errorf("%s exists and is not a socket", path)
 	default:
 		if conn, err := net.Dial("unix", path); err == nil {
 			return nil, errors.Join(fmt.Errorf("%s: %w", path, unix.EADDRINUSE), conn.Close())

@@ -65,7 +65,7 @@ func TestRequestsOfAllKinds(t *testing.T) {
 		{"huge body", "PUT /v1/network/m HTTP/1.1\r\n" + local + "Content-Length: 2000000\r\n\r\n{\"name\":\"" + strings.Repeat("m", 1_999_000), 413, "larger than 1048576 bytes", ""},
 		{"huge chunked body", "PUT /v1/network/m HTTP/1.1\r\n" + local + "Transfer-Encoding: chunked\r\n\r\n" + "200000\r\n{\"name\":\"" + strings.Repeat("m", 0x200000-9), 413, "larger than", ""},
 		{"empty body", "PUT /v1/network/m HTTP/1.1\r\n" + local + "Content-Length: 0\r\n\r\n", 400, "it is empty", ""},
-		{"two bodies", "PUT /v1/network/m HTTP/1.1\r\n" + local + "Content-Length: 5\r\n\r\n{} {}", 400, "something follows", ""},
+		{"two bodies", "PUT /v1/network/m HTTP/1.1\r\n" + local + "Content-Length: 5\r\n\r\n{} {}", 400, "more text follows", ""},
 		{"page of another site", "DELETE /v1/network/n HTTP/1.1\r\n" + local + "Origin: http://evil.example\r\n\r\n", 403, "another site", ""},
 		{"page of another site, said by the browser", "PUT /v1/agent/reload HTTP/1.1\r\n" + local + "Sec-Fetch-Site: cross-site\r\n\r\n", 403, "another site", ""},
 		{"own page", "PUT /v1/agent/reload HTTP/1.1\r\n" + local + "Sec-Fetch-Site: same-origin\r\n\r\n", 409, "cannot read its configuration", ""},
@@ -223,7 +223,7 @@ func TestTooManyRequests(t *testing.T) {
 		readers.Go(func() { _ = wait(ctx) })
 	}
 	h.readers(2)
-	agenttest.WantCode(t, "a reader too many", wait(t.Context()), http.StatusTooManyRequests, "2 reads wait")
+	agenttest.WantCode(t, "a reader too many", wait(t.Context()), http.StatusTooManyRequests, "2 reads already wait")
 	// A request counts until a moment after its answer has come, so the next one may be refused at first.
 	agenttest.Eventually(t, func() error {
 		if _, err := h.client.Leases(t.Context(), "n"); err != nil {
@@ -239,7 +239,7 @@ func TestTooManyRequests(t *testing.T) {
 		}
 		_, err := h.client.Leases(t.Context(), "n")
 		var refused *api.Error
-		if !errors.As(err, &refused) || refused.Code != http.StatusServiceUnavailable || !strings.Contains(refused.Message, "3 requests are being answered") {
+		if !errors.As(err, &refused) || refused.Code != http.StatusServiceUnavailable || !strings.Contains(refused.Message, "3 requests are in progress") {
 			return fmt.Errorf("a request too many: %v", err)
 		}
 		return nil
@@ -311,7 +311,7 @@ func TestSocket(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := listen("unix://" + file); err == nil || !strings.Contains(err.Error(), "no socket") {
+	if _, err := listen("unix://" + file); err == nil || !strings.Contains(err.Error(), "is not a socket") {
 		t.Errorf("over a file: %v", err)
 	}
 }

@@ -144,7 +144,7 @@ func (h networkHandlers) normalize(r *http.Request, body api.Network) (registry.
 		return n, err
 	}
 	if len(body.SwitchTo) > 0 {
-		return n, badRequest("switch_to: leno sets it: name the backend that is to carry the network in the end")
+		return n, badRequest("switch_to: only leno sets it: set backend to the one that you want to switch to")
 	}
 	if n.Backend, err = h.normalizeBackend(body.Backend); err != nil {
 		return n, err
@@ -260,7 +260,7 @@ func (h networkHandlers) decide(ctx context.Context, n registry.Network, force b
 		}
 	}
 	if len(reasons) > 0 {
-		return n, api.Errorf(http.StatusConflict, "network %s is left as it is: %s", n.Name, strings.Join(reasons, "; "))
+		return n, api.Errorf(http.StatusConflict, "network %s was not changed: %s", n.Name, strings.Join(reasons, "; "))
 	}
 	if err := definition.CheckEncryption(c.New, h.backends); err != nil {
 		return n, err // hosts would refuse to carry the network
@@ -351,17 +351,17 @@ func (h networkHandlers) normalizeBackend(object json.RawMessage) (registry.Back
 	var given registry.Backend
 	types := strings.Join(slices.Sorted(maps.Keys(h.backends)), ", ")
 	if len(object) == 0 || string(object) == "null" {
-		return given, badRequest("backend: it is missing, want an object with a type, which is one of %s", types)
+		return given, badRequest("backend is missing: want an object with a type, one of %s", types)
 	}
 	if err := json.Unmarshal(object, &given); err != nil {
 		return given, badRequest("%v", err) // which begins with "backend"
 	}
 	if given.Type == "" {
-		return given, badRequest("backend: its type is missing, which is one of %s", types)
+		return given, badRequest("backend: the type is missing: want one of %s", types)
 	}
 	kind, ok := h.backends[given.Type]
 	if !ok {
-		return given, badRequest("backend: this leno has no %q, the type is one of %s", given.Type, types)
+		return given, badRequest("backend: this version of leno has no type %q: want one of %s", given.Type, types)
 	}
 	options, err := kind.Normalize(given.Options())
 	if err != nil {
@@ -423,7 +423,7 @@ func (h networkHandlers) deleteReservations(r *http.Request, missing error) erro
 	// The watch may be behind.
 	if _, err := store.Network(r.Context(), name); !errors.Is(err, registry.ErrNetworkNotFound) {
 		if err == nil {
-			err = fmt.Errorf("network %s: %w: it was defined just now", name, registry.ErrConflict)
+			err = fmt.Errorf("network %s: %w: it has just been defined", name, registry.ErrConflict)
 		}
 		return err
 	}

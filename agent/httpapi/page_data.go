@@ -168,7 +168,7 @@ func markContradictions(leases []registry.Lease, rows map[uint64]ui.Row) {
 			}
 			for _, pair := range [][2]registry.Lease{{l, other}, {other, l}} {
 				row := rows[pair[0].Slot]
-				row.State, row.Note = ui.Contradictory, fmt.Sprintf("has the %s, as the host on %s has", key, pair[1].Subnet())
+				row.State, row.Note = ui.Contradictory, fmt.Sprintf("has the same %s as the host on %s", key, pair[1].Subnet())
 				rows[pair[0].Slot] = row
 			}
 		}

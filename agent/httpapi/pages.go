@@ -51,7 +51,7 @@ func (p *statusPage) overview(w http.ResponseWriter, r *http.Request) {
 func (p *statusPage) network(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("network")
 	if names := p.networks(); !slices.Contains(names, name) {
-		p.notFound(w, r, fmt.Sprintf("This host takes no part in a network %q, it does in: %s.",
+		p.notFound(w, r, fmt.Sprintf("This host takes no part in network %q. Its networks: %s.",
 			registry.Shorten(name, registry.MaxShownKey), strings.Join(names, ", ")))
 		return
 	}

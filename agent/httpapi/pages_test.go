@@ -190,9 +190,9 @@ func TestRowsOfAPage(t *testing.T) {
 	}
 	want := []string{
 		"1 own own", "2 held b reserved", "3 lapsed c",
-		"4 contradictory d has the address 192.0.2.4, as the host on 10.5.6.0/24 has",
-		"5 contradictory d has the name d, as the host on 10.5.4.0/24 has",
-		"6 contradictory f has the address 192.0.2.4, as the host on 10.5.4.0/24 has",
+		"4 contradictory d has the same address 192.0.2.4 as the host on 10.5.6.0/24",
+		"5 contradictory d has the same name d as the host on 10.5.4.0/24",
+		"6 contradictory f has the same address 192.0.2.4 as the host on 10.5.4.0/24",
 		"7 held c", "8 contradictory h reserved for z", "9 contradictory  no JSON", "10 reserved id-z",
 	}
 	if !slices.Equal(got, want) {

@@ -68,7 +68,7 @@ func readBody(r *http.Request, v any) error {
 	}
 	switch _, err := decoder.Token(); {
 	case err == nil:
-		return badRequest("request body: something follows the JSON object")
+		return badRequest("request body: more text follows the JSON object")
 	case !errors.Is(err, io.EOF):
 		return bodyError(err)
 	}
@@ -83,7 +83,7 @@ func bodyError(err error) error {
 	case errors.As(err, &large):
 		return api.Errorf(http.StatusRequestEntityTooLarge, "request body: larger than %d bytes", large.Limit)
 	case errors.As(err, &slow) && slow.Timeout():
-		return api.Errorf(http.StatusRequestTimeout, "request body: it did not come in time")
+		return api.Errorf(http.StatusRequestTimeout, "request body: it did not arrive in time")
 	}
 	return badRequest("request body: %v", err)
 }

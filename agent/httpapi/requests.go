@@ -58,7 +58,7 @@ func (s *Server) withRequestLog(next http.Handler) http.Handler {
 					panic(http.ErrAbortHandler) // half an answer must not look complete
 				}
 				s.respond.refuse(out, http.StatusInternalServerError,
-					"a fault of the agent's own; its log has it under request_id %s", id)
+					"internal error: see request_id %s in the agent's log", id)
 			} else if fault != nil {
 				panic(fault)
 			}
@@ -127,12 +127,12 @@ func (s *Server) withLimits(next http.Handler) http.Handler {
 		if n > int64(s.o.Limits.Requests) && !health {
 			w.Header().Set("Connection", "close")
 			w.Header().Set("Retry-After", "1")
-			s.respond.refuse(w, http.StatusServiceUnavailable, "%d requests are being answered already, no more can be", n-1)
+			s.respond.refuse(w, http.StatusServiceUnavailable, "%d requests are in progress already: try again", n-1)
 			return
 		}
 		if (r.Method == http.MethodGet || r.Method == http.MethodHead) && r.ContentLength != 0 {
 			w.Header().Set("Connection", "close")
-			s.respond.refuse(w, http.StatusBadRequest, "a %s request has no body, and this one does", r.Method)
+			s.respond.refuse(w, http.StatusBadRequest, "a %s request must not have a body", r.Method)
 			return
 		}
 		if r.ContentLength > s.o.Limits.Body {

@@ -92,7 +92,7 @@ func acceptsGzip(header string) bool {
 
 // errMoved says that the network of a query is no longer where the query looks for it, so that the query has to be made
 // again.
-var errMoved = errors.New("this host joins or leaves the network just now: ask again")
+var errMoved = errors.New("this host is joining or leaving the network: try again")
 
 // statusOf returns the HTTP status for an error of the registry or of a handler.
 func statusOf(err error) int {

@@ -34,7 +34,7 @@ func (s storeLimit) take(ctx context.Context) (release func(), err error) {
 		return nil, ctx.Err()
 	case <-over.C:
 		return nil, api.Errorf(http.StatusServiceUnavailable,
-			"%d requests use the store already, no more can: try again", cap(s.taken))
+			"%d requests already use the store, which is the limit: try again", cap(s.taken))
 	}
 }
 

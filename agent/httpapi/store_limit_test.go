@@ -82,7 +82,7 @@ func TestStoreRequests(t *testing.T) {
 			clients.Go(func() {
 				r := requests[i%len(requests)]
 				code, answer := h.request(r.method, r.path, r.body)
-				if code == http.StatusServiceUnavailable && !strings.Contains(answer, "3 requests use the store already") {
+				if code == http.StatusServiceUnavailable && !strings.Contains(answer, "3 requests already use the store") {
 					t.Errorf("%s %s: %s", r.method, r.path, answer)
 				}
 				codes <- code

@@ -9,9 +9,9 @@ import (
 	"github.com/lenonet/leno/registry/memory"
 )
 
-// TestClaimIsMendedWhileWaiting: a host whose claim is refused claims again with the address that it has by then. A host
+// TestRefusedClaimUsesNewAddress: a host whose claim is refused claims again with the address that it has by then. A host
 // with the name of another one is refused.
-func TestClaimIsMendedWhileWaiting(t *testing.T) {
+func TestRefusedClaimUsesNewAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New()
 		a := newMember(t, store, "a").start()

@@ -83,7 +83,7 @@ func (r *Runner) resume(ctx context.Context) {
 		r.report.Log().Warn("the previous datapath waits for the store", "error", err)
 		return
 	case err != nil:
-		r.report.Log().Debug("the previous datapath is left as it is until the store is read", "error", err)
+		r.report.Log().Debug("the previous datapath is kept until the store is read", "error", err)
 	}
 	r.resumed.begin(found)
 	r.deps.Rules.Keeper.Resume(r.local.Name)

@@ -98,7 +98,7 @@ func (f *subnetFile) isWritten() bool {
 // is not ready.
 func (f *subnetFile) reportResult(err error) {
 	if err == nil {
-		f.report.Mended(health.SubnetFile)
+		f.report.Recovered(health.SubnetFile)
 		f.report.Check(health.SubnetFile, api.Passing, f.path+" is written")
 		if f.unready.Swap(false) {
 			f.report.SetReady(true)

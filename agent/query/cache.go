@@ -59,7 +59,7 @@ type Answer struct {
 }
 
 // ErrTooManyReaders is returned when no more readers may wait.
-var ErrTooManyReaders = errors.New("reads wait for news already, no more may: ask without index")
+var ErrTooManyReaders = errors.New("reads already wait for changes, which is the limit: ask without index")
 
 // A follower reads a query again when a change has settled, and no more often than once in followPause. It outlives its
 // last reader by followLinger, because a client that reads in a loop is away for a moment after each answer.

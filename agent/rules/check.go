@@ -17,7 +17,7 @@ func (k *Keeper) writeChecks() {
 		failure = advice.Reason(advice.Firewall, err)
 		k.faults.Failing(k.log, health.Firewall, failure)
 	} else {
-		k.faults.Mended(k.log, health.Firewall)
+		k.faults.Recovered(k.log, health.Firewall)
 	}
 	for network := range k.desired.present {
 		status, reason := k.desired.verdict(k.desired.wishes.networks[network], failure)

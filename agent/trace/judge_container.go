@@ -106,7 +106,8 @@ func (j *judgement) judgeContainerRoute(c Container) {
 		if hop.MAC != "" && !hop.isSilent() {
 			what = hop.MAC + " answers for it"
 		}
-		j.lost(stage, c.where(), replace, "the container's gateway is %s, which is no address of this host (%s has %s): %s",
+		j.lost(stage, c.where(), replace,
+			"the container's gateway is %s, which is not an address of this host (%s has %s): %s",
 			l.Via, c.Bridge.Name, gateway, what)
 	case l.Via.IsValid() && hop.MAC != "" && !isHostMAC && c.Bridge.MAC != "":
 		j.lost(stage, c.where(),

@@ -122,7 +122,7 @@ func TestJudge(t *testing.T) {
 		{name: "no default route", fault: func(f *Facts) { f.From.Route = Lookup{Err: unix.ENETUNREACH} }, stage: "container route", saw: "no route to 10.5.2.2", do: "ip route add default via 10.5.1.1 dev eth0"},
 		{name: "wrong gateway", fault: func(f *Facts) {
 			f.From.Route.Via, f.From.Route.Neighbour = addr("10.5.1.250"), Neighbour{addr("10.5.1.250"), "failed", ""}
-		}, stage: "container route", saw: "gateway is 10.5.1.250, which is no address of this host", do: "ip route replace default via 10.5.1.1 dev eth0"},
+		}, stage: "container route", saw: "gateway is 10.5.1.250, which is not an address of this host", do: "ip route replace default via 10.5.1.1 dev eth0"},
 		{name: "another device is the gateway", fault: func(f *Facts) { f.From.Route.Neighbour.MAC = "0a:00:00:00:00:99" }, stage: "container route", saw: "answers for the gateway", do: "find the container"},
 		{name: "not in the bridge", fault: func(f *Facts) { f.From.Port.Master = "" }, stage: "bridge", saw: "not a port of br0", do: "`ip link set veth1 master br0`"},
 		{name: "bridge down", fault: func(f *Facts) { f.From.Bridge.Up = false }, stage: "bridge", saw: "br0 is down", do: "`ip link set br0 up`"},

@@ -118,7 +118,7 @@ func indirect(addr netip.Addr, link int, answer []byte, failed error) (reason st
 	case kind == unix.RTN_LOCAL:
 		reason = addr.String() + " is an address of this host"
 	case kind != unix.RTN_UNICAST:
-		reason = addr.String() + " is no unicast address here"
+		reason = addr.String() + " is not a unicast address of this host"
 	case gateway:
 		reason = addr.String() + " is behind a gateway"
 	case out != link:

@@ -57,9 +57,9 @@ func checksumOutcome(option string, on bool, reason string, err error) (note str
 	case err == nil:
 		return fmt.Sprintf("checksum offload %s: %s", chosen, reason), nil
 	case option == checksumAuto:
-		return fmt.Sprintf("checksum offload left as it is, %s was chosen: %s: %v", chosen, reason, err), nil
+		return fmt.Sprintf("checksum offload not changed, %s was chosen: %s: %v", chosen, reason, err), nil
 	}
-	return fmt.Sprintf("checksum offload left as it is: %v", err),
+	return fmt.Sprintf("checksum offload not changed: %v", err),
 		fmt.Errorf(`switch checksum offload %s: %w: allow it to the agent (CAP_NET_ADMIN), or set `+
 			`checksum_offload = "auto", which leaves it where it cannot be switched`, chosen, err)
 }

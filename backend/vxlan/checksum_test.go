@@ -32,12 +32,12 @@ func TestChooseChecksum(t *testing.T) {
 func TestChecksumOutcomeWhereItCannotBeSwitched(t *testing.T) {
 	cause := errors.New("ethtool leno-test: operation not supported")
 	note, err := checksumOutcome(checksumAuto, true, "no fault is known of Linux 6.18", cause)
-	if want := "checksum offload left as it is, on was chosen: no fault is known of Linux 6.18: ethtool leno-test: operation not supported"; note != want || err != nil {
+	if want := "checksum offload not changed, on was chosen: no fault is known of Linux 6.18: ethtool leno-test: operation not supported"; note != want || err != nil {
 		t.Errorf("auto: %q, %v", note, err)
 	}
 	note, err = checksumOutcome(checksumOff, false, "", cause)
 	const want = `switch checksum offload off: ethtool leno-test: operation not supported: allow it to the agent (CAP_NET_ADMIN), or set checksum_offload = "auto", which leaves it where it cannot be switched`
-	if err == nil || err.Error() != want || !errors.Is(err, cause) || note != "checksum offload left as it is: "+cause.Error() {
+	if err == nil || err.Error() != want || !errors.Is(err, cause) || note != "checksum offload not changed: "+cause.Error() {
 		t.Errorf("off: %q, %v", note, err)
 	}
 }

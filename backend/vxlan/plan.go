@@ -349,7 +349,7 @@ func (pl planner) published(peer backend.Peer) (a attributes, reason string) {
 	}
 	for _, mac := range []struct{ option, text string }{{"vtep_mac", a.MAC}, {"vtep_mac_v6", a.MACv6}} {
 		if parsed, err := kernel.ParseMAC(mac.text); mac.text != "" && (err != nil || !parsed.Unicast()) {
-			return a, fmt.Sprintf("%s %q is no address of a device", mac.option, mac.text)
+			return a, fmt.Sprintf("%s %q is not an address of a device", mac.option, mac.text)
 		}
 	}
 	switch {

@@ -23,11 +23,11 @@ func TestChecksumOffloadRefused(t *testing.T) {
 		tell                  func(string) (bool, error)
 		note, err             string
 	}{
-		{"auto, not told", "auto", "", told, "left as it is, on was chosen: no fault is known", ""},
-		{"auto, not switched", "auto", "5.4.0", nil, "left as it is, off was chosen: Linux 5.4.0", ""},
-		{"off, not told", "off", "", told, "left as it is: ioctl: operation not supported", `set checksum_offload = "auto"`},
-		{"off, not switched", "off", "", nil, "left as it is: ioctl: operation not permitted", "CAP_NET_ADMIN"},
-		{"on, not told", "on", "", told, "left as it is: ioctl: operation not supported", `set checksum_offload = "auto"`},
+		{"auto, not told", "auto", "", told, "not changed, on was chosen: no fault is known", ""},
+		{"auto, not switched", "auto", "5.4.0", nil, "not changed, off was chosen: Linux 5.4.0", ""},
+		{"off, not told", "off", "", told, "not changed: ioctl: operation not supported", `set checksum_offload = "auto"`},
+		{"off, not switched", "off", "", nil, "not changed: ioctl: operation not permitted", "CAP_NET_ADMIN"},
+		{"on, not told", "on", "", told, "not changed: ioctl: operation not supported", `set checksum_offload = "auto"`},
 		{"on, nothing to do", "on", "", nil, `checksum offload on: the network says checksum_offload = "on"`, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

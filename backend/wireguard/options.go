@@ -171,7 +171,7 @@ func published(raw json.RawMessage) (key wgtypes.Key, a attributes, reason strin
 	for i, addr := range a.LocalIPs {
 		if a.LocalIPs[i] = addr.Unmap(); !addr.IsValid() || addr.IsUnspecified() || addr.IsLoopback() || addr.IsMulticast() ||
 			addr.Zone() != "" {
-			return key, a, fmt.Sprintf("local_ips: %s is no address of a host", addr)
+			return key, a, fmt.Sprintf("local_ips: %s is not an address of a host", addr)
 		}
 	}
 	a.PublicPort = cmp.Or(a.PublicPort, a.Port)

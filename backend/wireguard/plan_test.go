@@ -99,7 +99,7 @@ func TestPlan(t *testing.T) {
 		"without an address of its own":        {underlay: only4, peer: testPeer(2, public("192.0.2.1"), members(`"public_port":7`)), want: "its public address 192.0.2.1 is this host's, and it has published no other"},
 		"our address and port":                 {underlay: addrs("203.0.113.1"), behind: only4, ports: map[uint16]uint16{DefaultPort: 7}, peer: testPeer(2, public("203.0.113.1"), members(`"public_port":7`)), want: "203.0.113.1 is this host's, and so is the port 7"},
 		"public port out of range":             {underlay: only4, peer: testPeer(2, members(`"public_port":65536`)), want: "public_port is 65536"},
-		"local address of no host":             {underlay: only4, peer: testPeer(2, members(`"local_ips":["127.0.0.1"]`)), want: "local_ips: 127.0.0.1 is no address of a host"},
+		"local address of no host":             {underlay: only4, peer: testPeer(2, members(`"local_ips":["127.0.0.1"]`)), want: "local_ips: 127.0.0.1 is not an address of a host"},
 		"local address malformed":              {underlay: only4, peer: testPeer(2, members(`"local_ips":["x"]`)), want: "attributes are not valid"},
 		"many local addresses":                 {underlay: only4, peer: testPeer(2, members(`"local_ips":["10.9.0.1","10.9.0.2","10.9.0.3","10.9.0.4","10.9.0.5","10.9.0.6","10.9.0.7","10.9.0.8","10.9.0.9"]`)), want: "9 local_ips, at most 8"},
 		"public port of NAT, and IPv6 without": {underlay: only6, peer: testPeer(2, members(`"public_port":7,"local_ips":["192.168.0.2"]`)), want: "endpoint [2001:db8::2]:51820 allowed ips 10.5.2.0/24,fd00:5:0:2::/64$ guarded 192.0.2.2:7"},

@@ -102,7 +102,7 @@ func (f *AgentFlags) Given(name string) bool { return f.set != nil && IsGiven(f.
 // Open builds the client.
 func (f *AgentFlags) Open() (*api.Client, error) {
 	if f.Given("token") && f.Given("token-file") {
-		return nil, UsageErrorf("-token and -token-file exclude each other")
+		return nil, UsageErrorf("-token and -token-file cannot be used together")
 	}
 	conf, err := f.tls()
 	if err != nil {
@@ -276,7 +276,7 @@ func (f *AgentFlags) tls() (*tls.Config, error) {
 		}
 	}
 	if (given.cert.value == "") != (given.key.value == "") {
-		return nil, UsageErrorf("-client-cert and -client-key belong together")
+		return nil, UsageErrorf("-client-cert and -client-key must be given together")
 	}
 	if given.cert.value != "" {
 		cert, err := given.cert.read()

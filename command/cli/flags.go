@@ -37,7 +37,7 @@ func (f *FormatFlag) JSON() (bool, error) {
 	name, value := "-format", f.value
 	if f.json {
 		if value != "" && value != FormatJSON {
-			return false, UsageErrorf("-json and -format=%s exclude each other", value)
+			return false, UsageErrorf("-json and -format=%s cannot be used together", value)
 		}
 		return true, nil
 	}

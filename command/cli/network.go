@@ -71,7 +71,7 @@ func SubnetArgs(args []string) (network string, subnet netip.Prefix, err error) 
 	}
 	subnet, ok := parseSubnet(text)
 	if _, swapped := parseSubnet(network); swapped && !ok {
-		return "", netip.Prefix{}, UsageErrorf("the network comes before the subnet")
+		return "", netip.Prefix{}, UsageErrorf("give the network before the subnet")
 	}
 	if !ok {
 		return "", netip.Prefix{}, UsageErrorf("%q is not a subnet such as 10.5.34.0/24", text)

@@ -226,7 +226,7 @@ func (f *WaitFlag) Set(value string) error {
 	}
 	d, err := time.ParseDuration(value)
 	if err != nil || d <= 0 {
-		return errors.New("is no duration such as 30s")
+		return errors.New("is not a duration such as 30s")
 	}
 	f.Limit = d
 	return nil

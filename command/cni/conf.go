@@ -177,7 +177,7 @@ func (c networkConf) check() error {
 	case c.Network != "" && !isName(c.Network):
 		return invalid("network: %q is not the name of a network", c.Network)
 	case c.SubnetFile != "" && c.Address != "":
-		return invalid("subnetFile and address exclude each other: with subnetFile the agent is not asked; leave one out")
+		return invalid("subnetFile and address cannot be used together: only without subnetFile, the agent is asked")
 	case c.SubnetFile != "" && !filepath.IsAbs(c.SubnetFile):
 		return invalid("subnetFile: %q is not an absolute path", c.SubnetFile)
 	case c.SubnetFile != "" && !isName(c.networkOfFile()):

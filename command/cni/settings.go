@@ -79,7 +79,7 @@ func checkDelegate(settings map[string]json.RawMessage) error {
 	case d.Type != bridgePlugin:
 		return nil // the plugin's settings are not known here
 	case d.HairpinMode && d.PromiscMode:
-		return invalid("delegate.hairpinMode and delegate.promiscMode exclude each other")
+		return invalid("delegate.hairpinMode and delegate.promiscMode cannot be used together")
 	case d.Bridge != "" && !isDeviceName(d.Bridge):
 		return invalid("delegate.bridge: %q is not the name of a device", d.Bridge)
 	case d.IsDefaultGateway != nil && *d.IsDefaultGateway && d.IsGateway != nil && !*d.IsGateway:

@@ -61,7 +61,7 @@ func readConfig(path string, replace bool) (text []byte, c dockeropts.Config, er
 		parse = dockeropts.ParseConfig
 	}
 	if c, err = parse(text); err != nil {
-		return nil, nil, fmt.Errorf("%s %w; it is left as it is", path, err)
+		return nil, nil, fmt.Errorf("%s %w; it was not changed", path, err)
 	}
 	return text, c, nil
 }

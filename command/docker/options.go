@@ -80,7 +80,7 @@ func (o *options) flags(fs *flag.FlagSet) {
 func (o *options) run(ctx context.Context) error {
 	if o.json {
 		if o.format != "" && o.format != cli.FormatJSON {
-			return cli.UsageErrorf("-json and -format=%s exclude each other", o.format)
+			return cli.UsageErrorf("-json and -format=%s cannot be used together", o.format)
 		}
 		o.format = cli.FormatJSON
 	}
@@ -90,12 +90,12 @@ func (o *options) run(ctx context.Context) error {
 	}
 	switch {
 	case len(o.host.networks) > 0 && len(o.host.files) > 0:
-		return cli.UsageErrorf("-network and -subnet-file exclude each other")
+		return cli.UsageErrorf("-network and -subnet-file cannot be used together")
 	case o.format != cli.FormatTable && (o.create || len(o.host.networks)+len(o.host.files) > 1):
 		return cli.UsageErrorf("-format=%s is about docker0, hence about one network; "+
 			"leave it out for the commands that make Docker networks", o.format)
 	case o.format == cli.FormatTable && o.to != "":
-		return cli.UsageErrorf("-write takes -format=%s or -format=%s", formatEnv, cli.FormatJSON)
+		return cli.UsageErrorf("-write needs -format=%s or -format=%s", formatEnv, cli.FormatJSON)
 	case !variableName.MatchString(o.key):
 		return cli.UsageErrorf("-key: %q is not the name of a variable", o.key)
 	}
@@ -126,7 +126,7 @@ func (o *options) output(ctx context.Context) error {
 	if isTarget {
 		all := d.Merge(config, engine, networks[0])
 		if err := all.Check(networks[0]); err != nil {
-			return fmt.Errorf("%s is left as it is: %w", path, err)
+			return fmt.Errorf("%s was not changed: %w", path, err)
 		}
 		return o.writeJSON(ctx, d, old, all)
 	}
@@ -209,7 +209,7 @@ func (o *options) writeJSON(ctx context.Context, d dockeropts.Daemon, old []byte
 	}
 	if o.to != "" && string(old) != out.String() {
 		if err := dockeropts.Validate(ctx, o.to, []byte(out.String())); err != nil {
-			return fmt.Errorf("%s is left as it is: %w", o.to, err)
+			return fmt.Errorf("%s was not changed: %w", o.to, err)
 		}
 	}
 	return o.write(old, out.String())

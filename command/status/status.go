@@ -60,7 +60,7 @@ hosts: a warning that packets to them are lost does not count.
 			}
 			switch {
 			case watch.On && wait.Limit > 0:
-				return cli.UsageErrorf("-watch and -wait exclude each other")
+				return cli.UsageErrorf("-watch and -wait cannot be used together")
 			case watch.On:
 				return cli.Show(ctx, s, watch, read, write)
 			}

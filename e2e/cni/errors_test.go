@@ -69,7 +69,7 @@ func TestErrors(t *testing.T) {
 		{"GC of a version without", "CNI_COMMAND=GC", strings.Replace(fine, "1.1.0", "1.0.0", 1), types.ErrIncompatibleCNIVersion, "GC"},
 		{"STATUS of a version without", "CNI_COMMAND=STATUS", strings.Replace(fine, "1.1.0", "1.0.0", 1), types.ErrIncompatibleCNIVersion, "STATUS"},
 		{"unknown key", "", `{` + head + `,"nework":"default"}`, types.ErrUnsupportedField, `nework: "default"`},
-		{"conflict", "", `{` + head + `,"subnetFile":"/x","address":"127.0.0.1:1"}`, types.ErrInvalidNetworkConfig, "exclude each other"},
+		{"conflict", "", `{` + head + `,"subnetFile":"/x","address":"127.0.0.1:1"}`, types.ErrInvalidNetworkConfig, "cannot be used together"},
 		{"too large an MTU", "", `{` + head + `,"network":"default","delegate":{"mtu":9000}}`, types.ErrInvalidNetworkConfig, "1450"},
 		{"several networks", "", `{` + head + `}`, types.ErrInvalidNetworkConfig, "broken.env, /run/leno/default.env"},
 		{"broken subnet file", "", `{` + head + `,"network":"broken"}`, types.ErrIOFailure, `/run/leno/broken.env: LENO_SUBNET="10.5.34.0/24"`},

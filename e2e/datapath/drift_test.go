@@ -251,7 +251,7 @@ func TestDrift(t *testing.T) {
 	w.WaitHealth(w.Hosts[0], 200)
 	nets.idle()
 
-	// The bridge of containers is another program's: its switch is named and left as it is.
+	// The bridge of containers is another program's: its switch is named and not changed.
 	_, err := w.Hosts[0].Exec(w.Ctx, "sysctl", "-qw", "net.ipv4.conf.br0.forwarding=0")
 	w.Must(err)
 	w.WaitHealth(w.Hosts[0], 429, "net.ipv4.conf.br0.forwarding is 0: containers cannot reach other hosts")

@@ -48,7 +48,7 @@ func tryLeno(t *testing.T, args ...string) (stderr string, code int) {
 }
 
 // TestDockerdValidates: a real dockerd accepts each daemon.json that leno writes, and each set of flags that leno writes for
-// use beside one. A daemon.json that leno or dockerd refuses is left as it is.
+// use beside one. A daemon.json that leno or dockerd refuses is not changed.
 func TestDockerdValidates(t *testing.T) {
 	findDockerd(t)
 	const none = "-" // there is no daemon.json

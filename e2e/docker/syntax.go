@@ -89,7 +89,7 @@ func (o option) check(version dockeropts.Version, name, value string) error {
 	case mode:
 		unprotected := !before(version, dockeropts.Version{Major: 28})
 		if value != "nat" && value != "routed" && (value != "nat-unprotected" && value != "isolated" || !unprotected) {
-			return fmt.Errorf("%s: %q is no gateway mode of Docker %s", name, value, version)
+			return fmt.Errorf("%s: %q is not a gateway mode of Docker %s", name, value, version)
 		}
 	case interfaces:
 		for _, device := range strings.Split(value, ":") {

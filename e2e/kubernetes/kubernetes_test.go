@@ -137,9 +137,9 @@ func (w *kubeWorld) healthy(hosts []*lab.Host, limit time.Duration) {
 		w.WaitHealth(h, http.StatusOK)
 	}
 	took := time.Since(began).Round(10 * time.Millisecond)
-	w.T.Logf("in order after %s", took)
+	w.T.Logf("healthy after %s", took)
 	if took > limit {
-		w.T.Errorf("in order only after %s", took)
+		w.T.Errorf("healthy only after %s, want at most %s", took, limit)
 	}
 }
 

@@ -59,7 +59,7 @@ func (o *Options) findStore() (err error) {
 		o.Etcd, err = FindEtcd()
 	case o.Store == StoreEtcd:
 	case o.Store != "" && o.Store != StoreConsul:
-		return fmt.Errorf("%q is no store: use %q or %q", o.Store, StoreConsul, StoreEtcd)
+		return fmt.Errorf("%q is not a store: use %q or %q", o.Store, StoreConsul, StoreEtcd)
 	case o.Consul == "":
 		o.Consul, err = FindConsul()
 	}

@@ -263,7 +263,7 @@ func (r *run) changeNetwork(ctx context.Context, name string) error {
 	done := r.change(ChangeNetwork, name)
 	return await(ctx, patience, "network "+name+" to be changed", func(ctx context.Context) error {
 		out, err := r.operate(ctx, r.commandOf("network", "apply", file)...)
-		refused := err != nil && strings.Contains(err.Error(), "is left as it is")
+		refused := err != nil && strings.Contains(err.Error(), "was not changed")
 		if err != nil && !refused {
 			return errors.Join(fmt.Errorf("%w: %s", err, out), sleep(ctx, r.Every))
 		}

@@ -148,7 +148,7 @@ func (r *run) redirect(ctx context.Context, s Step, what string, command []strin
 	done := r.change(s.Kind, s.Network)
 	return await(ctx, patience, "network "+s.Network+" to be switched "+what, func(ctx context.Context) error {
 		out, err := r.operate(ctx, command...)
-		refused := err != nil && strings.Contains(err.Error(), "left as it is")
+		refused := err != nil && strings.Contains(err.Error(), "was not changed")
 		if err != nil && !refused {
 			return errors.Join(fmt.Errorf("%w: %s", err, out), sleep(ctx, r.Every))
 		}

@@ -261,7 +261,7 @@ func TestFirewalld(t *testing.T) {
 	for _, change := range []string{"systemctl restart leno", "firewall-cmd --reload", "firewall-cmd --complete-reload", "systemctl restart firewalld"} {
 		p.change(p.a, change)
 		// So many reloads after one another are flapping, for two minutes after the last.
-		p.wait(p.a, "leno to be in order", "leno status | grep '^Status *passing, ready$'")
+		p.wait(p.a, "leno to be healthy", "leno status | grep '^Status *passing, ready$'")
 		p.pass(c, "after "+change)
 		if diff := cmp.Diff(before, p.firewalldRules(p.a)); diff != "" {
 			t.Errorf("firewalld's rules that %s changed (-before +after):\n%s", change, diff)

@@ -100,7 +100,7 @@ network "second" {
 func (u *underlayPair) crosses() {
 	u.t.Helper()
 	for _, m := range u.both() {
-		u.wait(m, "leno to be in order", "leno status | grep '^Status *passing, ready$'")
+		u.wait(m, "leno to be healthy", "leno status | grep '^Status *passing, ready$'")
 	}
 	for _, to := range u.overlay {
 		u.wait(u.a, "an answer from "+to.String(), "ping -n -c 1 -W 2 "+to.String())

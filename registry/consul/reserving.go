@@ -143,7 +143,7 @@ func (k *reserving) beside(ctx context.Context) (map[string]*api.KVPair, error) 
 		other, err := registry.ParseReservation(k.network, pair.Key[len(prefix):], pair.Value)
 		if err != nil {
 			if _, wanted := k.kept[pair.Key]; wanted {
-				return nil, fmt.Errorf("%w: an unusable record stands at %s", registry.ErrReserved, pair.Key)
+				return nil, fmt.Errorf("%w: the record at %s is unusable", registry.ErrReserved, pair.Key)
 			}
 			continue
 		}

@@ -128,7 +128,7 @@ func (s *store) EndSession(tb testing.TB, id string) {
 	tb.Helper()
 	held, ok := parseSession(id)
 	if !ok {
-		tb.Fatalf("%q is no session", id)
+		tb.Fatalf("%q is not a session", id)
 	}
 	if _, err := s.admin.Revoke(tb.Context(), held.alive); err != nil {
 		tb.Fatal(err)

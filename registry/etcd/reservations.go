@@ -68,7 +68,7 @@ func (c *connection) reserve(t *tree, n registry.Network, all []registry.Reserva
 		}
 		key := c.keys.reservation(n.Name, r.Subnet)
 		if t.Get(key) != nil {
-			return nil, nil, fmt.Errorf("%w: an unusable record stands at %s", registry.ErrReserved, key)
+			return nil, nil, fmt.Errorf("%w: the record at %s is unusable", registry.ErrReserved, key)
 		}
 		if !force {
 			if err := c.hindered(t, n, r, bySlot); err != nil {

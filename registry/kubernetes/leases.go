@@ -144,8 +144,8 @@ func (n *node) overwrite(a names, addrs []netip.Addr) ([]netip.Addr, error) {
 		}
 		ip, err := netip.ParseAddr(text)
 		if err != nil || ip.Is4() != (name == a.overwrite) {
-			return nil, fmt.Errorf("%w: annotation %s of node %s: %q is no address of that family", registry.ErrInvalid, name,
-				n.name, text)
+			return nil, fmt.Errorf("%w: annotation %s of node %s: %q is not an address of that family",
+				registry.ErrInvalid, name, n.name, text)
 		}
 		isFamily := func(o netip.Addr) bool { return o.Is4() == ip.Is4() }
 		i := slices.IndexFunc(addrs, isFamily)

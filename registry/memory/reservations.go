@@ -39,7 +39,7 @@ func (s *Store) reserveLocked(n registry.Network, force bool, all ...registry.Re
 		}
 		key := reservationsDir + n.Name + "/" + registry.SubnetKey(r.Subnet)
 		if _, ok := s.records[key]; ok {
-			return fmt.Errorf("%w: an unusable record stands at %s", registry.ErrReserved, key)
+			return fmt.Errorf("%w: the record at %s is unusable", registry.ErrReserved, key)
 		}
 		if err := s.hinderedLocked(n, r); err != nil && !force {
 			return err

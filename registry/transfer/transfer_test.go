@@ -499,8 +499,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestThereAndBack moves the hosts to the destination and back, beside their old lapsed leases.
-func TestThereAndBack(t *testing.T) {
+// TestMoveAndReturn moves the hosts to the destination and back, beside their old lapsed leases.
+func TestMoveAndReturn(t *testing.T) {
 	w := newWorld(t)
 	w.copy()
 	w.lapse(w.to)

@@ -54,7 +54,7 @@ func (c *checks) afterPass(n registry.Network, s backend.State, hasUnderlay bool
 		c.report.Failing(health.Routes, api.Critical, advice.Datapath, err)
 		return
 	}
-	c.report.Mended(health.Routes)
+	c.report.Recovered(health.Routes)
 	c.setPeers(*report, hasUnderlay)
 }
 
@@ -65,7 +65,7 @@ func (c *checks) setDevice(n registry.Network, s backend.State, uncarried []back
 		c.report.Failing(health.Device, api.Warning, advice.Datapath, err)
 		return
 	}
-	c.report.Mended(health.Device)
+	c.report.Recovered(health.Device)
 	if !c.host.Backends[n.Backend.Type].Device {
 		c.report.Clear(health.Device)
 		return

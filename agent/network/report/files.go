@@ -27,6 +27,6 @@ func (r *Reporter) Written(file File, err error) {
 		r.Failing(health.DataDir, api.Warning, advice.DataDir, all)
 		return
 	}
-	r.Mended(health.DataDir)
+	r.Recovered(health.DataDir)
 	r.Check(health.DataDir, api.Passing, "the state for the next process is saved")
 }

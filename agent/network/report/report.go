@@ -116,8 +116,8 @@ func (r *Reporter) Failing(check, status string, area advice.Area, err error) {
 	r.faults.Failing(r.o.Log, check, reason)
 }
 
-// Mended logs the end of a fault, if there was one. The caller sets the check.
-func (r *Reporter) Mended(check string) { r.faults.Mended(r.o.Log, check) }
+// Recovered logs the end of a fault, if there was one. The caller sets the check.
+func (r *Reporter) Recovered(check string) { r.faults.Recovered(r.o.Log, check) }
 
 // Forget ends a fault without a log line, because something else says what became of it, and removes its check.
 func (r *Reporter) Forget(check string) {

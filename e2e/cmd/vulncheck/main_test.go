@@ -32,7 +32,7 @@ func TestRead(t *testing.T) {
 func TestReadFailed(t *testing.T) {
 	for _, text := range []string{"", config + `{"finding": `} {
 		if _, _, err := read(strings.NewReader(text)); err == nil {
-			t.Errorf("%q is no error", text)
+			t.Errorf("%q is not an error", text)
 		}
 	}
 }
