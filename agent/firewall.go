@@ -19,14 +19,14 @@ func newRules(o Options, c config.Firewall, e *network.Deps) network.Rules {
 	monitor := rules.NewForeignMonitor(e.Log, o.Obstacles, to.Health)
 	keeper := rules.New(o.Firewall, c, e.Log, to.Health, rules.Hooks{
 		Changed: monitor.Changed,
-		Healed: func(message string) {
+		Repaired: func(message string) {
 			to.Events.Add(api.Event{Kind: api.EventDrift, Severity: api.Warning, Message: message})
 		},
 		Applied: func(p rules.Pass) {
 			to.Telemetry.Time(telemetry.FirewallDuration, p.Took)
 			to.Telemetry.Count(telemetry.FirewallLooks, 1, telemetry.Result(p.Err))
 			to.Telemetry.Count(telemetry.FirewallWrites, p.Writes)
-			to.Telemetry.Count(telemetry.FirewallRepairs, p.Healed)
+			to.Telemetry.Count(telemetry.FirewallRepairs, p.Repaired)
 		},
 	})
 	return network.Rules{Keeper: keeper, Foreign: monitor}

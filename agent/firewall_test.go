@@ -44,7 +44,7 @@ func TestRules(t *testing.T) {
 		a := newHost(t, memory.New(), "a")
 		a.config.Networks[0].Forward = true
 		a.config.Firewall.Resync = 20 * time.Millisecond
-		a.wall.report = firewall.Report{Healed: []string{"no jump in FORWARD"}}
+		a.wall.report = firewall.Report{Repaired: []string{"no jump in FORWARD"}}
 		a.others.found = []foreign.Obstacle{obstacle("n", 2)}
 		a.start()
 		a.check(health.Firewall, api.Warning, "changed by another program again and again", "no jump in FORWARD (")

@@ -230,7 +230,7 @@ func TestMetrics(t *testing.T) {
 			{name: telemetry.ReconcileDuration, labels: []string{"n"}, at: over(0), do: a.kick},
 			{name: telemetry.ReconcileWrites, labels: []string{"n"}, at: is(0), do: func() { a.recorder.setReport(backend.Report{Writes: 3}); a.kick() }},
 			{name: telemetry.DriftRepairs, labels: []string{"n", datapath.OtherFault}, at: is(0), then: is(1), do: func() {
-				a.recorder.setReport(backend.Report{Healed: []backend.Repair{{Fault: "nobody's words"}}})
+				a.recorder.setReport(backend.Report{Repaired: []backend.Repair{{Fault: "nobody's words"}}})
 				a.recorder.hook(func(backend.State) { a.recorder.setReport(backend.Report{}) })
 				a.kick()
 			}},
@@ -243,7 +243,7 @@ func TestMetrics(t *testing.T) {
 			{name: telemetry.ReconcileRuns, labels: []string{"n", "failed"}, at: is(0), do: func() { a.recorder.setFail(errors.New("no such device")); a.kick() }},
 			{name: telemetry.ReconcileAge, labels: []string{"n"}, at: over(0), then: under(0.2), do: func() { a.recorder.setFail(nil); a.kick() }},
 			{name: telemetry.DriftRepairs, labels: []string{"n", "device_was_down"}, at: is(0), then: is(6), do: func() {
-				a.recorder.setReport(backend.Report{Healed: slices.Repeat([]backend.Repair{{Fault: "device was down"}}, 6)})
+				a.recorder.setReport(backend.Report{Repaired: slices.Repeat([]backend.Repair{{Fault: "device was down"}}, 6)})
 				a.recorder.hook(func(backend.State) { a.recorder.setReport(backend.Report{}) })
 				a.kick()
 			}},
@@ -256,7 +256,7 @@ func TestMetrics(t *testing.T) {
 			}, undo: func() { a.wall.setErr(nil) }},
 			{name: telemetry.FirewallWrites, at: is(0), then: over(1), do: func() {
 				a.wall.set(func(w *wall) {
-					w.report = firewall.Report{Writes: 2, Choice: w.report.Choice, Healed: slices.Repeat([]string{"table x"}, 6)}
+					w.report = firewall.Report{Writes: 2, Choice: w.report.Choice, Repaired: slices.Repeat([]string{"table x"}, 6)}
 				})
 				a.agent.env.Rules.Keeper.Configure(config.Firewall{Resync: time.Hour})
 			}},

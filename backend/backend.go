@@ -259,10 +259,10 @@ func (p Peer) Equal(o Peer) bool {
 
 // Report describes what one Apply found and did.
 type Report struct {
-	Writes  int      // changes made to the kernel or forwarder; 0 when everything already agreed
-	Healed  []Repair // repaired differences that were not caused by a changed State
-	Skipped []Skip   // peers that could not be used
-	Peers   int      // peers in place
+	Writes   int      // changes made to the kernel or forwarder; 0 when everything already agreed
+	Repaired []Repair // repaired differences that were not caused by a changed State
+	Skipped  []Skip   // peers that could not be used
+	Peers    int      // peers in place
 	// Unproven names the peers in place, sorted, from which no packet has arrived since they were set up, for a backend
 	// that can tell: one that encrypts, and needs a handshake before it carries anything.
 	Unproven []string

@@ -50,7 +50,7 @@ type BadSlot struct {
 //
 // The slot to avoid comes after all of them, own record or not, unless a reservation keeps it for the host.
 //
-// A claim with Exactly gets the slot of Prefer, without a record or with the host's own lapsed one, or an error:
+// A claim with OnlySlot gets the slot of Prefer, without a record or with the host's own lapsed one, or an error:
 // ErrHeld, ErrReserved or ErrInvalid. In particular, it never touches a lease that the host itself holds.
 //
 // rnd(n) returns a number in [0,n). It spreads hosts over the free slots so that many hosts starting at once seldom
@@ -61,7 +61,7 @@ func Choose(s Situation, c Claim, rnd func(n uint64) uint64) (Choice, error) {
 		return Choice{}, err
 	}
 	taken := newOccupancy(s, c)
-	if c.Exactly {
+	if c.OnlySlot {
 		return taken.exact(s.Leases, c)
 	}
 	own := taken.own(s.Leases, c)

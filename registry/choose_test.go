@@ -421,7 +421,7 @@ func TestChooseExactly(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.give.Network = n
 			c := claimOf(9)
-			c.Exactly, c.Running, c.Prefer = true, true, netip.MustParsePrefix(cmp.Or(tt.prefer, "10.7.5.0/24"))
+			c.OnlySlot, c.Running, c.Prefer = true, true, netip.MustParsePrefix(cmp.Or(tt.prefer, "10.7.5.0/24"))
 			got, err := registry.Choose(tt.give, c, nil)
 			if !errors.Is(err, tt.want) {
 				t.Fatalf("got %+v, %v, want %v", got, err, tt.want)

@@ -88,7 +88,7 @@ type Leases interface {
 	// Errors: ErrNetworkFull; a *RivalError of ErrDuplicateNode, ErrDuplicateAddress or ErrSetBack; ErrLeasesLost for a
 	// slot that the host is not using, see claim.LostLeases; ErrInvalid for a claim that no host could read; ErrConflict
 	// when the plan has changed, or when other hosts were faster again and again; ErrNetworkNotFound, as a *DeletedError,
-	// when the network was deleted; ErrHeld or ErrReserved for a claim with Exactly; ErrHeld from a store that assigns
+	// when the network was deleted; ErrHeld or ErrReserved for a claim with OnlySlot; ErrHeld from a store that assigns
 	// subnets, when another host has that of this one, whichever record is the later; ErrUnavailable, ErrDenied.
 	Acquire(ctx context.Context, n Network, c Claim) (Lease, error)
 
@@ -175,7 +175,7 @@ type Claim struct {
 	Known     int           // how many leases there were before that loss, 0 if that is not known
 	TTL       time.Duration // a session lives between one and two TTLs after its last renewal
 	Hold      time.Duration // how long a lapsed lease is kept for its host
-	Exactly   bool          // Prefer or nothing, on behalf of a host that is elsewhere: see Choose
+	OnlySlot  bool          // Prefer or nothing, on behalf of a host that is elsewhere: see Choose
 }
 
 // TakesBack reports whether the host is using subnet, or held it recently.

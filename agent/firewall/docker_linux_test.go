@@ -47,8 +47,8 @@ func TestAmongDocker(t *testing.T) {
 					l.host.Sh(script)
 					report := apply(t, l.host, fw, two(), 2)
 					for i, want := range []string{"a misplaced jump in POSTROUTING to LENO-OVERLAY", "a misplaced jump in FORWARD to LENO-FORWARD"} {
-						if !strings.HasSuffix(report.Healed[i], want) {
-							t.Errorf("healed %q, want %q", report.Healed[i], want)
+						if !strings.HasSuffix(report.Repaired[i], want) {
+							t.Errorf("repaired %q, want %q", report.Repaired[i], want)
 						}
 					}
 				}

@@ -25,9 +25,9 @@ var ErrUnseen = errors.New("the rules were correct at the last check and could n
 type Report struct {
 	Writes int // tables written; 0 when all agreed
 
-	// Healed describes, for each table written, what was wrong in it. It is set when the wanted rules were the same
+	// Repaired describes, for each table written, what was wrong in it. It is set when the wanted rules were the same
 	// as last time, so that another program must have changed the table.
-	Healed []string
+	Repaired []string
 
 	// Choice is the kind that holds the rules; the zero value when there are none.
 	Choice Choice
@@ -90,7 +90,7 @@ func (f *Firewall) Apply(ctx context.Context, s State) (Report, error) {
 	written, repaired, err := f.write(ctx, s.Type, want)
 	report.Writes = len(written)
 	if repaired {
-		report.Healed = written
+		report.Repaired = written
 	} else {
 		for _, what := range written {
 			f.logger.Info("firewall rules written", "what", what)
@@ -132,7 +132,7 @@ func (f *Firewall) protect(ctx context.Context, nftables tableWriter, g guard, k
 		f.guarded = &want
 	}
 	if before != nil && reflect.DeepEqual(before.guard, g) && (keep || !before.keep) {
-		report.Healed = append(report.Healed, written...)
+		report.Repaired = append(report.Repaired, written...)
 		return
 	}
 	for _, what := range written {
@@ -147,7 +147,7 @@ func (f *Firewall) IsTouched() bool {
 	return ok && f.choice.Kind == kindLegacy && i.isTouched()
 }
 
-// write makes the chosen kind hold the rules. healed reports that the rules it wrote had been there before.
+// write makes the chosen kind hold the rules. repaired reports that the rules it wrote had been there before.
 func (f *Firewall) write(ctx context.Context, t Type, want rules) (written []string, repaired bool, err error) {
 	before := f.applied
 	f.applied = nil

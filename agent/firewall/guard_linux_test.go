@@ -119,7 +119,7 @@ func TestGuard(t *testing.T) {
 }
 
 // TestGuardBesideOthers: nftables has the guard whichever kind has the other rules, another program's changes to it are
-// healed, and it stays when the others go.
+// repaired, and it stays when the others go.
 func TestGuardBesideOthers(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []Type{TypeIPTables, TypeNFTables} {
@@ -144,7 +144,7 @@ func TestGuardBesideOthers(t *testing.T) {
 				}
 				return report
 			}
-			if r := apply(); r.Writes != 1 || len(r.Healed) != 0 {
+			if r := apply(); r.Writes != 1 || len(r.Repaired) != 0 {
 				t.Errorf("%+v", r)
 			}
 			networks[0].Forward, networks[0].IPMasq = true, true
@@ -153,7 +153,7 @@ func TestGuardBesideOthers(t *testing.T) {
 				t.Errorf("once more: %+v", r)
 			}
 			ns.Sh("nft flush ruleset")
-			if r := apply(); len(r.Healed) == 0 {
+			if r := apply(); len(r.Repaired) == 0 {
 				t.Errorf("after a flush: %+v", r)
 			}
 			networks[0].Forward, networks[0].IPMasq = false, false
@@ -175,7 +175,7 @@ func TestGuardAfterAnotherType(t *testing.T) {
 	for _, kind := range []Type{TypeIPTables, TypeNFTables, TypeIPTables} {
 		ns.Do(func() {
 			r, err := fw.Apply(t.Context(), State{Type: kind, Networks: networks})
-			if err != nil || r.Writes == 0 || len(r.Healed) > 0 {
+			if err != nil || r.Writes == 0 || len(r.Repaired) > 0 {
 				t.Errorf("%s: %+v, %v", kind, r, err)
 			}
 		})
@@ -231,7 +231,7 @@ func TestGuardAlone(t *testing.T) {
 					ns.Sh("nft flush ruleset")
 				}
 				r, err := apply(TypeIPTables)
-				if err == nil || r.Unguarded != nil || r.Writes != 1 || len(r.Healed) > 0 != flush {
+				if err == nil || r.Unguarded != nil || r.Writes != 1 || len(r.Repaired) > 0 != flush {
 					t.Errorf("flush %t: %+v, %v", flush, r, err)
 				}
 				list := ns.Sh("nft list table inet leno")
@@ -256,7 +256,7 @@ func TestGuardAlone(t *testing.T) {
 			for _, f := range failers {
 				f.installed, f.works = true, true
 			}
-			if r, err := apply(TypeIPTables); err != nil || r.Writes == 0 || len(r.Healed) > 0 {
+			if r, err := apply(TypeIPTables); err != nil || r.Writes == 0 || len(r.Repaired) > 0 {
 				t.Errorf("when iptables works: %+v, %v", r, err)
 			}
 			if list := ns.Sh("nft list table inet leno"); strings.Contains(list, "chain forward") || !strings.Contains(list, "udp dport 60000 drop") {
@@ -266,7 +266,7 @@ func TestGuardAlone(t *testing.T) {
 				f.works = false
 			}
 			ns.Sh("nft flush ruleset")
-			if r, err := apply(TypeIPTables); err == nil || r.Unguarded != nil || len(r.Healed) != 1 {
+			if r, err := apply(TypeIPTables); err == nil || r.Unguarded != nil || len(r.Repaired) != 1 {
 				t.Errorf("after a flush: %+v, %v", r, err)
 			}
 		})

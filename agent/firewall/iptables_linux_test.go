@@ -84,7 +84,7 @@ func TestIPTablesAllFlushed(t *testing.T) {
 			ns.Sh(programs.Replace("V4 -t nat -F; V4 -t nat -X; V4 -F; V4 -X; V6 -t nat -F; V6 -F"))
 			apply(t, ns, fw, two(), 4)
 			if diff := cmp.Diff(want, h.saved(ns)); diff != "" {
-				t.Errorf("not healed (-want +got):\n%s", diff)
+				t.Errorf("not repaired (-want +got):\n%s", diff)
 			}
 		})
 	}

@@ -98,7 +98,7 @@ func TestApply(t *testing.T) {
 			t.Errorf("wanting nothing changed something:\n%s", diff)
 		}
 		report := apply(t, ns, fw, two(), h.tables)
-		if report.Choice.Kind != h.kind || len(report.Healed) > 0 {
+		if report.Choice.Kind != h.kind || len(report.Repaired) > 0 {
 			t.Errorf("%+v", report)
 		}
 		apply(t, ns, fw, two(), 0)
@@ -144,10 +144,10 @@ func TestHeals(t *testing.T) {
 				ns.Sh(damage.script)
 				report := apply(t, ns, fw, two(), damage.writes)
 				if diff := cmp.Diff(want, h.saved(ns)); diff != "" {
-					t.Errorf("not healed (-want +got):\n%s", diff)
+					t.Errorf("not repaired (-want +got):\n%s", diff)
 				}
-				if len(report.Healed) != damage.writes {
-					t.Errorf("it says that it healed %q", report.Healed)
+				if len(report.Repaired) != damage.writes {
+					t.Errorf("it says that it repaired %q", report.Repaired)
 				}
 				apply(t, ns, fw, two(), 0)
 			})

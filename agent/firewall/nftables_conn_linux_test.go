@@ -43,7 +43,7 @@ func TestNFTAnswersLost(t *testing.T) {
 	}
 }
 
-// A program that writes without a pause does not keep our rules from being healed, nor causes unnecessary writes.
+// A program that writes without a pause does not keep our rules from being repaired, nor causes unnecessary writes.
 func TestNFTRestlessOther(t *testing.T) {
 	t.Parallel()
 	ns := nstest.New(t)

@@ -210,10 +210,10 @@ func TestNFTHeals(t *testing.T) {
 				}
 			}
 			if got := nftApply(t, ns, random(two())); got != tt.transactions {
-				t.Errorf("healed in %d transactions, want %d", got, tt.transactions)
+				t.Errorf("repaired in %d transactions, want %d", got, tt.transactions)
 			}
 			if diff := cmp.Diff(want, sorted()); diff != "" {
-				t.Errorf("not healed (-want +got):\n%s", diff)
+				t.Errorf("not repaired (-want +got):\n%s", diff)
 			}
 			if got := nftApply(t, ns, random(two())); got != 0 {
 				t.Errorf("once more: %d transactions, want none", got)

@@ -57,7 +57,7 @@ func ruleset(ns *nstest.NS) string {
 	return ns.Sh("nft -s list ruleset 2>/dev/null")
 }
 
-// Tables that iptables cannot show are not empty: their rules are kept as they are, healed, changed and removed, and no
+// Tables that iptables cannot show are not empty: their rules are kept as they are, repaired, changed and removed, and no
 // rule is written twice.
 func TestUnreadable(t *testing.T) {
 	t.Parallel()
@@ -99,8 +99,8 @@ func TestUnreadable(t *testing.T) {
 	} {
 		l.host.Sh(damage.script)
 		report := apply(t, l.host, fw, two(), damage.writes)
-		if len(report.Healed) != damage.writes {
-			t.Errorf("%s: healed %q", name, report.Healed)
+		if len(report.Repaired) != damage.writes {
+			t.Errorf("%s: repaired %q", name, report.Repaired)
 		}
 		if diff := cmp.Diff(oneOfEach(), jumpsOf(l.host)); diff != "" {
 			t.Errorf("%s: jumps (-want +got):\n%s", name, diff)

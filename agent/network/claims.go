@@ -50,8 +50,8 @@ func (p *HostClaims) take(network string, mine hostClaim) error {
 	return nil
 }
 
-// give removes a network's claim.
-func (p *HostClaims) give(network string) {
+// release removes a network's claim.
+func (p *HostClaims) release(network string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.claims, network)

@@ -47,9 +47,9 @@ func TestHostClaims(t *testing.T) {
 			t.Errorf("%s: %v, want %q", step.name, got, step.want)
 		}
 	}
-	p.give("b")
+	p.release("b")
 	if got := p.take("c", claim("10.6.0.0/16", vxlan(8472, "vni 2"))); got != nil {
 		t.Errorf("after network b has given up its claim: %v", got)
 	}
-	p.give("b") // it has none
+	p.release("b") // it has none
 }

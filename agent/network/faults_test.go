@@ -92,7 +92,7 @@ func TestDriftConflict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newMember(t, memory.New(), "a").start()
 		a.ready()
-		a.kernel.setReport(backend.Report{Writes: 1, Healed: []backend.Repair{{
+		a.kernel.setReport(backend.Report{Writes: 1, Repaired: []backend.Repair{{
 			Part: backend.Device, Fault: "device had another MTU", Detail: "1400 instead of 1450"}}})
 		a.kernel.setHook(func(backend.State) { a.kick() })
 		a.kick()

@@ -84,7 +84,7 @@ func (r *removal) tearDown(ctx context.Context) error {
 	if forget := r.deps.Store.Registry.Abilities().Forget; forget != nil {
 		forget(r.local.Name) // what happens to the leases from now on is not followed
 	}
-	r.deps.Claims.give(r.local.Name)
+	r.deps.Claims.release(r.local.Name)
 	r.previous = netip.Prefix{}
 	r.lease.Reset()
 	r.peers.Reset()

@@ -154,7 +154,7 @@ func (r *Runner) startResumed(ctx context.Context, found peers.View, packetsWait
 		return err
 	}
 	if err := r.datapath.Build(backends, config); err != nil {
-		r.deps.Claims.give(r.local.Name)
+		r.deps.Claims.release(r.local.Name)
 		return err
 	}
 	r.datapath.Resume(ctx, &found, packetsWait)

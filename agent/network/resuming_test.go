@@ -216,7 +216,7 @@ func TestNothingToResume(t *testing.T) {
 			}
 			if tt.peers {
 				a.more("passes", tries, a.kernel.tries)
-				a.kernel.setReport(backend.Report{Writes: 1, Healed: []backend.Repair{{Fault: "device was deleted"}}})
+				a.kernel.setReport(backend.Report{Writes: 1, Repaired: []backend.Repair{{Fault: "device was deleted"}}})
 				a.kick()
 				a.more("passes", tries+1, a.kernel.tries)
 				a.kernel.setReport(backend.Report{})

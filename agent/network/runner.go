@@ -186,7 +186,7 @@ func (r *Runner) Run(ctx context.Context) error {
 		r.datapath.StopResumed()
 		if Ending(r.ending.Load()) != Stay {
 			r.datapath.Close()
-			r.deps.Claims.give(r.local.Name)
+			r.deps.Claims.release(r.local.Name)
 		}
 	}()
 	r.definition.recall()
@@ -463,7 +463,7 @@ func (r *Runner) awaitClaims(ctx context.Context, n registry.Network, mine hostC
 		if r.datapath.StopResumed() {
 			r.datapath.Close()
 			r.resumed.settle()
-			r.deps.Claims.give(n.Name)
+			r.deps.Claims.release(n.Name)
 		}
 		r.report.Wait(health.Network, conflict.Error())
 		if err := backoff.Wait(ctx); err != nil {

@@ -105,32 +105,32 @@ func (k *Keeper) apply(ctx context.Context) error {
 	k.desired.mu.Lock()
 	defer k.desired.mu.Unlock()
 	now := time.Now()
-	k.hooks.Applied(Pass{Took: now.Sub(started), Writes: report.Writes, Healed: len(report.Healed), Err: err})
+	k.hooks.Applied(Pass{Took: now.Sub(started), Writes: report.Writes, Repaired: len(report.Repaired), Err: err})
 	poke(k.applied)
-	k.reportRepairs(now, report.Healed)
+	k.reportRepairs(now, report.Repaired)
 	k.desired.finish(now, tried, report, err, ctx.Err() != nil)
 	k.writeChecks()
 	return err
 }
 
 // reportRepairs logs what other programs had changed. The caller holds the lock of desired.
-func (k *Keeper) reportRepairs(now time.Time, healed []string) {
+func (k *Keeper) reportRepairs(now time.Time, repaired []string) {
 	for _, name := range k.desired.flapping.Settle(now) {
 		k.log.Info("firewall rules are no longer being changed by another program", "repaired", name)
 	}
 	var repairs []backend.Repair
-	for _, what := range healed {
+	for _, what := range repaired {
 		repairs = append(repairs, backend.Repair{Fault: what})
 	}
 	single, repeated := k.desired.flapping.Record(now, repairs)
 	if len(single) > 0 {
 		what := flapping.Sentence(single)
 		k.log.Warn("firewall rules were changed by another program, repaired", "repaired", what)
-		k.hooks.Healed("firewall rules were changed by another program, repaired: " + what)
+		k.hooks.Repaired("firewall rules were changed by another program, repaired: " + what)
 	}
 	for _, what := range repeated {
 		k.log.Warn("firewall rules are being changed by another program again and again, logged once a minute",
 			"repaired", what)
-		k.hooks.Healed("firewall rules are being changed by another program again and again: " + what)
+		k.hooks.Repaired("firewall rules are being changed by another program again and again: " + what)
 	}
 }

@@ -175,7 +175,7 @@ func TestChecks(t *testing.T) {
 			"warning: " + place + "; repair the firewall that this host prefers, because rules of another kind cannot overrule what Docker and others drop: iptables-save hangs"},
 		{"unreadable tables", firewall.Report{Choice: chosen, Unreadable: "ip nat, ip filter"},
 			"passing: " + place + "; iptables-nft cannot show the tables ip nat, ip filter, which have rules or chains that only nft can write: leno reads its rules there from the kernel"},
-		{"changed now and then", firewall.Report{Choice: chosen, Healed: []string{"no jump"}}, "passing: " + place},
+		{"changed now and then", firewall.Report{Choice: chosen, Repaired: []string{"no jump"}}, "passing: " + place},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			k, board := newKeeper(&recorder{report: tt.report})
@@ -204,11 +204,11 @@ func TestFlapping(t *testing.T) {
 		var lines strings.Builder
 		var messages []string
 		var passes []Pass
-		r := &recorder{report: firewall.Report{Writes: 1, Healed: []string{"no jump in FORWARD"}}}
+		r := &recorder{report: firewall.Report{Writes: 1, Repaired: []string{"no jump in FORWARD"}}}
 		board := health.New(time.Now, nil)
 		k := New(r, config.Firewall{Resync: time.Second}, hclog.New(&hclog.LoggerOptions{Output: &lines}), board, Hooks{
-			Healed:  func(message string) { messages = append(messages, message) },
-			Applied: func(p Pass) { passes = append(passes, p) },
+			Repaired: func(message string) { messages = append(messages, message) },
+			Applied:  func(p Pass) { passes = append(passes, p) },
 		})
 		must(t, k.Put(t.Context(), wanted("n")))
 		for range 59 {
@@ -226,10 +226,10 @@ func TestFlapping(t *testing.T) {
 		if single != 5 || repeated != 1 || len(messages) != 6 {
 			t.Errorf("%d messages, logged was\n%s", len(messages), lines.String())
 		}
-		if len(passes) != 60 || slices.ContainsFunc(passes, func(p Pass) bool { return p.Writes != 1 || p.Healed != 1 || p.Err != nil }) {
+		if len(passes) != 60 || slices.ContainsFunc(passes, func(p Pass) bool { return p.Writes != 1 || p.Repaired != 1 || p.Err != nil }) {
 			t.Errorf("passes %+v", passes)
 		}
-		r.set(func(r *recorder) { r.report.Healed = nil })
+		r.set(func(r *recorder) { r.report.Repaired = nil })
 		pass(3 * time.Minute)
 		k.look(t.Context(), false)
 		if got := check(board, "n", health.Firewall); got != "passing: rules are in place" || k.Status().Flapping != 0 {

@@ -35,17 +35,17 @@ var _ Firewall = (*firewall.Firewall)(nil)
 
 // Hooks are called by a Keeper. They must not block or call the Keeper. Each may be nil.
 type Hooks struct {
-	Changed func()               // a program, possibly this process, may have changed rules
-	Healed  func(message string) // another program had changed leno's rules, which are right again
-	Applied func(Pass)
+	Changed  func()               // a program, possibly this process, may have changed rules
+	Repaired func(message string) // another program had changed leno's rules, which are right again
+	Applied  func(Pass)
 }
 
 // Pass describes one look at the rules, which writes what differs.
 type Pass struct {
-	Took   time.Duration
-	Writes int // tables written
-	Healed int // tables that another program had changed
-	Err    error
+	Took     time.Duration
+	Writes   int // tables written
+	Repaired int // tables that another program had changed
+	Err      error
 }
 
 // Keeper keeps the rules that all networks want together. It is safe for concurrent use.
@@ -72,8 +72,8 @@ func New(fw Firewall, c config.Firewall, log hclog.Logger, board *health.Board, 
 	if hooks.Changed == nil {
 		hooks.Changed = func() {}
 	}
-	if hooks.Healed == nil {
-		hooks.Healed = func(string) {}
+	if hooks.Repaired == nil {
+		hooks.Repaired = func(string) {}
 	}
 	if hooks.Applied == nil {
 		hooks.Applied = func(Pass) {}

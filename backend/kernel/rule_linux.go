@@ -24,7 +24,7 @@ type PoolRule struct {
 // removes them if the priority is 0. It leaves rules of other programs alone. If the rules stood, which this process
 // has made before, it returns what another program had changed. It acts in the network namespace of the calling thread.
 func PreferMain(ctx context.Context, pools []netip.Prefix, priority int,
-	stood bool) (healed []backend.Repair, err error) {
+	stood bool) (repaired []backend.Repair, err error) {
 	handle, err := Open()
 	if err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func PreferMain(ctx context.Context, pools []netip.Prefix, priority int,
 		last = want
 	}
 	result, err := reconcile.Apply(ctx, reconcile.Want("rule", handle.Rules(pools), ComparePoolRules, want, &last))
-	return result.Healed(), err
+	return result.Repaired(), err
 }
 
 // ComparePoolRules orders rules by priority.

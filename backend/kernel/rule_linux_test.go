@@ -21,8 +21,8 @@ func TestPreferMain(t *testing.T) {
 		t.Helper()
 		ns.Do(func() {
 			for _, stood := range []bool{false, true} {
-				if healed, err := kernel.PreferMain(t.Context(), pools, priority, stood); err != nil || len(healed) > 0 {
-					t.Fatal(healed, err)
+				if repaired, err := kernel.PreferMain(t.Context(), pools, priority, stood); err != nil || len(repaired) > 0 {
+					t.Fatal(repaired, err)
 				}
 			}
 		})
@@ -50,9 +50,9 @@ func TestPreferMain(t *testing.T) {
 	// One is removed, and one replaced.
 	ns.Sh("ip rule del pref 5200; ip -6 rule del pref 5200; ip -6 rule add to fd00:5::/48 pref 5200 lookup 77 protocol 108")
 	ns.Do(func() {
-		healed, err := kernel.PreferMain(t.Context(), pools, 5200, true)
-		if err != nil || len(healed) != 2 || healed[0].Fault != "rules were missing" || healed[1].Fault != "foreign rules were there" {
-			t.Errorf("healed %+v, %v", healed, err)
+		repaired, err := kernel.PreferMain(t.Context(), pools, 5200, true)
+		if err != nil || len(repaired) != 2 || repaired[0].Fault != "rules were missing" || repaired[1].Fault != "foreign rules were there" {
+			t.Errorf("repaired %+v, %v", repaired, err)
 		}
 	})
 	ruled(foreign, other, "5200: from all to 10.5.0.0/16 lookup main proto 108", "5200: from all to fd00:5::/48 lookup main proto 108")

@@ -64,7 +64,7 @@ func (d *Device) Find(
 			return nil, err
 		}
 		report.Writes++
-		heal(report, "device was renamed", "to "+was)
+		addRepair(report, "device was renamed", "to "+was)
 		return link, nil
 	}
 	if partial {
@@ -101,16 +101,16 @@ func (d *Device) Use(link netlink.Link, replaced bool, why string, report *backe
 		fault = "device was replaced"
 	}
 	if d.index != 0 {
-		heal(report, fault, why)
+		addRepair(report, fault, why)
 	}
 	if index != d.index {
 		d.index, d.mtu = index, 0
 	}
 }
 
-// heal reports a repair of the device.
-func heal(report *backend.Report, fault, detail string) {
-	report.Healed = append(report.Healed, backend.Repair{Part: backend.Device, Fault: fault, Detail: detail})
+// addRepair reports a repair of the device.
+func addRepair(report *backend.Report, fault, detail string) {
+	report.Repaired = append(report.Repaired, backend.Repair{Part: backend.Device, Fault: fault, Detail: detail})
 }
 
 // IsNew reports whether the device in use was not set up yet.
@@ -127,7 +127,7 @@ func (d *Device) Fix(isWrong bool, set func() error, fault, detail string, repor
 	}
 	report.Writes++
 	if fault != "" && !d.IsNew() {
-		heal(report, fault, detail)
+		addRepair(report, fault, detail)
 	}
 	return nil
 }

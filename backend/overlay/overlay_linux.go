@@ -75,7 +75,7 @@ func (o *Overlay) Program(ctx context.Context, s backend.State, want Wanted, rep
 		result = result.Explain("route") // the kernel removes routes with an address or a device of the underlay
 	}
 	report.Writes += result.Writes()
-	report.Healed = append(report.Healed, result.Healed()...)
+	report.Repaired = append(report.Repaired, result.Repaired()...)
 	o.last.Routes, o.underlay = previousRoutes(o.last.Routes, elsewhere), s.Underlay
 	return err
 }

@@ -78,8 +78,8 @@ func (r Result) Writes() int {
 	return n
 }
 
-// Healed describes the repairs: "routes were missing", "10.5.2.0/24 and 2 more".
-func (r Result) Healed() []backend.Repair {
+// Repaired describes the repairs: "routes were missing", "10.5.2.0/24 and 2 more".
+func (r Result) Repaired() []backend.Repair {
 	var out []backend.Repair
 	for _, c := range r {
 		for _, part := range []struct {

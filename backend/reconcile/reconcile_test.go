@@ -95,8 +95,8 @@ func TestApplyPutsInOrderThenDeletesInReverse(t *testing.T) {
 	if !slices.Equal(result, wantResult) {
 		t.Errorf("result %+v, want %+v", result, wantResult)
 	}
-	if result.Writes() != 6 || result.Healed() != nil {
-		t.Errorf("writes %d, healed %q", result.Writes(), result.Healed())
+	if result.Writes() != 6 || result.Repaired() != nil {
+		t.Errorf("writes %d, repaired %q", result.Writes(), result.Repaired())
 	}
 }
 
@@ -197,13 +197,13 @@ func TestApplyStopsWritingWhenCancelled(t *testing.T) {
 	}
 }
 
-func TestHealed(t *testing.T) {
+func TestRepaired(t *testing.T) {
 	tests := []struct {
-		name   string
-		have   []string
-		last   map[string]int
-		want   map[string]int
-		healed []string
+		name     string
+		have     []string
+		last     map[string]int
+		want     map[string]int
+		repaired []string
 	}{
 		{"first apply explains nothing", []string{"left"}, nil, want("a"), nil},
 		{"the wanted changed", []string{"a"}, want("a"), want("bb"), nil},
@@ -223,11 +223,11 @@ func TestHealed(t *testing.T) {
 				t.Fatal(err)
 			}
 			var got []string
-			for _, r := range result.Healed() {
+			for _, r := range result.Repaired() {
 				got = append(got, r.String())
 			}
-			if !slices.Equal(got, tt.healed) {
-				t.Errorf("healed %q, want %q", got, tt.healed)
+			if !slices.Equal(got, tt.repaired) {
+				t.Errorf("repaired %q, want %q", got, tt.repaired)
 			}
 		})
 	}
@@ -244,8 +244,8 @@ func TestFill(t *testing.T) {
 	if got, want := Dump(tab.entries, cmp.Compare[string]), "aa 2\nb 1\nx 1\n"; got != want {
 		t.Errorf("table %q, want %q", got, want)
 	}
-	if got := fmt.Sprint(result.Healed()); got != "[routes were missing: b]" || result.Writes() != 1 {
-		t.Errorf("healed %s, %d writes", got, result.Writes())
+	if got := fmt.Sprint(result.Repaired()); got != "[routes were missing: b]" || result.Writes() != 1 {
+		t.Errorf("repaired %s, %d writes", got, result.Writes())
 	}
 }
 
@@ -253,12 +253,12 @@ func TestFill(t *testing.T) {
 func TestLast(t *testing.T) {
 	broken := errors.New("broken")
 	tests := []struct {
-		name   string
-		first  func(t *table)
-		apply  func(context.Context, ...Step) (Result, error)
-		last   string // after the first
-		second func(t *table)
-		healed string
+		name     string
+		first    func(t *table)
+		apply    func(context.Context, ...Step) (Result, error)
+		last     string // after the first
+		second   func(t *table)
+		repaired string
 	}{
 		{"an entry could not be added", func(t *table) { t.refuse = map[string]error{"b": broken} }, Apply,
 			"a 1\nccc 3\n", func(t *table) { delete(t.entries, "a") }, "[routes were missing: a]"},
@@ -289,8 +289,8 @@ func TestLast(t *testing.T) {
 			tab.refuse, tab.listErr = nil, nil
 			tt.second(tab)
 			result, err := Apply(t.Context(), step())
-			if got := fmt.Sprint(result.Healed()); got != tt.healed || err != nil {
-				t.Errorf("healed %s, want %s, error %v", got, tt.healed, err)
+			if got := fmt.Sprint(result.Repaired()); got != tt.repaired || err != nil {
+				t.Errorf("repaired %s, want %s, error %v", got, tt.repaired, err)
 			}
 		})
 	}
@@ -301,7 +301,7 @@ func TestExplain(t *testing.T) {
 	if !r.Lost("address") || r.Lost("neighbour") {
 		t.Error("lost what was not, or the reverse")
 	}
-	got := fmt.Sprint(r.Explain("route", "neighbour").Healed())
+	got := fmt.Sprint(r.Explain("route", "neighbour").Repaired())
 	if want := "[addresses were missing: a foreign routes were there: c]"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}

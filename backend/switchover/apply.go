@@ -109,7 +109,7 @@ func (b *Backend) applyBoth(ctx context.Context, s backend.State) (backend.Repor
 		b.testPeers(target, s, peers)
 		if again := b.choose(ctx, peers, mayMove, s); round < rounds && !maps.Equal(again, b.assigned) {
 			out.Writes += left.Writes + led.Writes
-			out.Healed = slices.Concat(out.Healed, left.Healed, led.Healed)
+			out.Repaired = slices.Concat(out.Repaired, left.Repaired, led.Repaired)
 			continue
 		}
 		b.merge(&out, from, left)
@@ -258,7 +258,7 @@ func (b *Backend) applyTo(ctx context.Context, c *instance, s backend.State, pee
 func (b *Backend) merge(out *backend.Report, c *instance, report backend.Report) {
 	isMine := func(node string) bool { return b.assigned[node] == c }
 	out.Writes += report.Writes
-	out.Healed = append(out.Healed, report.Healed...)
+	out.Repaired = append(out.Repaired, report.Repaired...)
 	for _, u := range report.Uncarried {
 		isSamePool := func(o backend.Uncarried) bool { return o.Pool == u.Pool }
 		if !slices.ContainsFunc(out.Uncarried, isSamePool) {

@@ -23,15 +23,15 @@ func TestForeignDeviceWithOurAlias(t *testing.T) {
 			before := a.ns.Sh(shown)
 			a.apply()
 			for _, tt := range []struct {
-				script, healed string
-				next, created  bool
+				script, repaired string
+				next, created    bool
 			}{
-				{script: "ip link del leno-test", healed: "[device was deleted]", created: true},
-				{script: "ip link set leno-test name other", healed: "[device was renamed: to other]"},
-				{script: "ip link set leno-test name zzz", healed: "[device was renamed: to zzz]", next: true},
-				{script: "true", healed: "[]", next: true},
-				{script: "ip link set leno-test name other; ip tuntap add leno-test mode tun multi_queue", healed: "[device was replaced]", created: true},
-				{script: "ip link set leno-test name other; ip tuntap add leno-test mode tun multi_queue", healed: "[]", next: true, created: true},
+				{script: "ip link del leno-test", repaired: "[device was deleted]", created: true},
+				{script: "ip link set leno-test name other", repaired: "[device was renamed: to other]"},
+				{script: "ip link set leno-test name zzz", repaired: "[device was renamed: to zzz]", next: true},
+				{script: "true", repaired: "[]", next: true},
+				{script: "ip link set leno-test name other; ip tuntap add leno-test mode tun multi_queue", repaired: "[device was replaced]", created: true},
+				{script: "ip link set leno-test name other; ip tuntap add leno-test mode tun multi_queue", repaired: "[]", next: true, created: true},
 			} {
 				index := a.ns.Index("leno-test")
 				if tt.next {
@@ -41,8 +41,8 @@ func TestForeignDeviceWithOurAlias(t *testing.T) {
 				if tt.script == "ip link del leno-test" {
 					eventually(t, "the reader ended", func() bool { return !a.backend.engine.devices.alive() })
 				}
-				if r := a.apply(); fmt.Sprint(r.Healed) != tt.healed {
-					t.Errorf("%+v: healed %q", tt, r.Healed)
+				if r := a.apply(); fmt.Sprint(r.Repaired) != tt.repaired {
+					t.Errorf("%+v: repaired %q", tt, r.Repaired)
 				}
 				if created := a.ns.Index("leno-test") != index; created != tt.created {
 					t.Errorf("%+v: created again: %v", tt, created)

@@ -84,7 +84,7 @@ func TestNextProcessAdopts(t *testing.T) {
 	}
 	a.renew()
 	report := a.apply()
-	if report.Writes != 3 || len(report.Healed) != 0 {
+	if report.Writes != 3 || len(report.Repaired) != 0 {
 		t.Errorf("the forwarder's table, socket and device are three writes, the kernel none: %+v", report)
 	}
 	if got := a.dump(); got != before {
@@ -108,7 +108,7 @@ func TestApplyHeals(t *testing.T) {
 	before := a.dump()
 	tests := []struct {
 		name, harm string
-		healed     string
+		repaired   string
 		newDevice  bool
 	}{
 		{"device deleted", "ip link del leno-test", "[device was deleted]", true},
@@ -142,7 +142,7 @@ func TestApplyHeals(t *testing.T) {
 				eventually(t, "the reader ended", func() bool { return !a.backend.engine.devices.alive() })
 			}
 			report := a.apply()
-			if fmt.Sprint(report.Healed) != strings.ReplaceAll(tt.healed, "INDEX", fmt.Sprint(a.ns.Index("leno-test"))) || report.Writes == 0 {
+			if fmt.Sprint(report.Repaired) != strings.ReplaceAll(tt.repaired, "INDEX", fmt.Sprint(a.ns.Index("leno-test"))) || report.Writes == 0 {
 				t.Errorf("report %+v", report)
 			}
 			if got, want := indexless(a.dump()), indexless(before); got != want {
@@ -272,7 +272,7 @@ func TestSocketIsReopened(t *testing.T) {
 	a.backend.engine.wake.ring() // poll(2) still waits for the file that the descriptor was
 	eventually(t, "the reader ended", func() bool { return !a.backend.engine.binds.alive() })
 	nstest.AwaitForks()
-	if report := a.apply(); report.Writes != 1 || fmt.Sprint(report.Healed) != "[socket was closed]" || report.Peers != 1 {
+	if report := a.apply(); report.Writes != 1 || fmt.Sprint(report.Repaired) != "[socket was closed]" || report.Peers != 1 {
 		t.Errorf("report %+v", report)
 	}
 	ping(t, a.container, inner(b.n)[0])
@@ -394,7 +394,7 @@ func TestUnderlayAddressChanges(t *testing.T) {
 	a, b := newHosts(t, 4)
 	a.ns.Sh("ip addr add 192.0.2.11/24 dev eth0; ip addr del 192.0.2.1/24 dev eth0; ip addr add 192.0.2.11/24 dev eth0 2>/dev/null || true")
 	a.state.Underlay.Addrs = addrs("192.0.2.11")
-	if report := a.apply(); report.Writes != 1 || len(report.Healed) != 0 {
+	if report := a.apply(); report.Writes != 1 || len(report.Repaired) != 0 {
 		t.Errorf("report %+v", report)
 	}
 	mustContain(t, a.ns.Sh("ss -Hlun"), "192.0.2.11:8285")
@@ -425,7 +425,7 @@ func TestVRF(t *testing.T) {
 		{0, "192.0.2.1:8285"},
 	} {
 		a.state.Underlay.VRF = step.vrf
-		if report := a.apply(); report.Writes != 1 || len(report.Healed) != 0 {
+		if report := a.apply(); report.Writes != 1 || len(report.Repaired) != 0 {
 			t.Errorf("report %+v", report)
 		}
 		mustContain(t, a.ns.Sh("ss -Hlun"), step.shows)

@@ -38,7 +38,7 @@ func (b *Backend) openSockets(at netip.AddrPort, vrf int, report *backend.Report
 		return nil, errors.Join(fmt.Errorf("close the sockets before: %w", err), closeAll(sockets))
 	}
 	if lost {
-		report.Healed = append(report.Healed, backend.Repair{Part: backend.Routes, Fault: "socket was closed"})
+		report.Repaired = append(report.Repaired, backend.Repair{Part: backend.Routes, Fault: "socket was closed"})
 	}
 	level := hclog.Info
 	if lost || b.listen.IsValid() {

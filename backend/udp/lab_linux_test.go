@@ -134,7 +134,7 @@ func (h *host) apply() backend.Report {
 		h.t.Fatalf("apply: %v", err)
 	}
 	again, err := h.tryApply(h.state)
-	if err != nil || again.Writes != 0 || len(again.Healed) != 0 {
+	if err != nil || again.Writes != 0 || len(again.Repaired) != 0 {
 		h.t.Fatalf("second apply: %+v, %v", again, err)
 	}
 	return report

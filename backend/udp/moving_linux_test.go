@@ -149,7 +149,7 @@ func TestPeerMoves(t *testing.T) {
 				move(t, b, place)
 				a.state.Peers[0].PublicIPs = []netip.Addr{place.Addr()}
 				a.state.Peers[0].Attributes = json.RawMessage(fmt.Sprintf(`{"port":%d}`, place.Port()))
-				if report := a.apply(); report.Writes != 1 || len(report.Healed) != 0 {
+				if report := a.apply(); report.Writes != 1 || len(report.Repaired) != 0 {
 					t.Errorf("report %+v", report)
 				}
 				for _, addr := range inner(2) {

@@ -25,8 +25,8 @@ func TestForeignDeviceWithOurAlias(t *testing.T) {
 			b, s := h.open("test", "leno-test", `{}`), h.state("eth0", "192.0.2.1")
 			h.apply(b, s)
 			for _, tt := range []struct {
-				script, healed string
-				created        bool
+				script, repaired string
+				created          bool
 			}{
 				{"ip link del leno-test", "[device was deleted]", true},
 				{"ip link set leno-test name other", "[device was renamed: to other]", false},
@@ -37,8 +37,8 @@ func TestForeignDeviceWithOurAlias(t *testing.T) {
 			} {
 				index := h.ns.Index("leno-test")
 				h.ns.Sh(tt.script)
-				if r := h.apply(b, s); fmt.Sprint(r.Healed) != tt.healed {
-					t.Errorf("%s: healed %q, want %s", tt.script, r.Healed, tt.healed)
+				if r := h.apply(b, s); fmt.Sprint(r.Repaired) != tt.repaired {
+					t.Errorf("%s: repaired %q, want %s", tt.script, r.Repaired, tt.repaired)
 				}
 				if created := h.ns.Index("leno-test") != index; created != tt.created {
 					t.Errorf("%s: created again: %v", tt.script, created)

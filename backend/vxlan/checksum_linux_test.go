@@ -127,8 +127,8 @@ func TestChecksumOffload(t *testing.T) {
 			if len(r.Notes) != 1 || !strings.Contains(r.Notes[0], tt.note) {
 				t.Errorf("%+v: notes %q", tt, r.Notes)
 			}
-			if healed := fmt.Sprint(r.Healed); (healed == "[device had another checksum offload]") != (step != "") {
-				t.Errorf("%+v %s: healed %s", tt, step, healed)
+			if repaired := fmt.Sprint(r.Repaired); (repaired == "[device had another checksum offload]") != (step != "") {
+				t.Errorf("%+v %s: repaired %s", tt, step, repaired)
 			}
 			shown := "tx-checksum-ip-generic: " + map[bool]string{true: "on", false: "off"}[tt.on]
 			if got := h.ns.Sh("ethtool -k leno-test"); !strings.Contains(got, shown) {

@@ -65,7 +65,7 @@ func (b *vxlan) ensure(
 	defer func() {
 		report.Writes, report.Notes = report.Writes+found.Writes, append(report.Notes, found.Notes...)
 		if isSame && t.link != 0 {
-			report.Healed = append(report.Healed, found.Healed...)
+			report.Repaired = append(report.Repaired, found.Repaired...)
 		}
 	}()
 	h := b.overlay.Handle

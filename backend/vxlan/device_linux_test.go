@@ -135,17 +135,17 @@ func TestDeviceChanges(t *testing.T) {
 	}
 }
 
-func TestHealedNamesWhatWasDoneToTheDevice(t *testing.T) {
+func TestRepairsSayWhatWasDoneToTheDevice(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	b, s := h.open("test", "leno-test", `{"checksum_offload":"off"}`), h.state("eth0", "192.0.2.1")
-	if r := h.apply(b, s); r.Healed != nil {
-		t.Errorf("first apply healed %q", r.Healed)
+	if r := h.apply(b, s); r.Repaired != nil {
+		t.Errorf("first apply repaired %q", r.Repaired)
 	}
 	if got := h.ns.Sh("ethtool -k leno-test"); !strings.Contains(got, "tx-checksumming: off") {
 		t.Errorf("checksum offload is on:\n%s", got)
 	}
-	for _, tt := range []struct{ script, healed string }{
+	for _, tt := range []struct{ script, repaired string }{
 		{"ip link del leno-test", "[device was deleted]"},
 		{"ip link set leno-test address 02:00:00:00:00:01", "[device had another MAC address: 02:00:00:00:00:01 instead of " + b.devices[0].mac.String() + "]"},
 		{"ip link set leno-test name other", "[device was renamed: to other]"},
@@ -165,8 +165,8 @@ func TestHealedNamesWhatWasDoneToTheDevice(t *testing.T) {
 		{"ip route add 10.5.3.0/24 dev leno-test proto 108; ip route add 10.5.4.0/24 dev leno-test proto 108", "[foreign routes were there: 10.5.3.0/24 link INDEX and 1 more]"},
 	} {
 		h.ns.Sh(tt.script)
-		if r := h.apply(b, s); fmt.Sprint(r.Healed) != strings.ReplaceAll(tt.healed, "INDEX", fmt.Sprint(h.ns.Index("leno-test"))) {
-			t.Errorf("%s: healed %q, want %s", tt.script, r.Healed, tt.healed)
+		if r := h.apply(b, s); fmt.Sprint(r.Repaired) != strings.ReplaceAll(tt.repaired, "INDEX", fmt.Sprint(h.ns.Index("leno-test"))) {
+			t.Errorf("%s: repaired %q, want %s", tt.script, r.Repaired, tt.repaired)
 		}
 		if r := h.apply(b, s); r.Writes != 0 {
 			t.Errorf("%s: second apply %+v", tt.script, r)

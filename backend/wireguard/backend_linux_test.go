@@ -62,8 +62,8 @@ func TestDrift(t *testing.T) {
 			} {
 				a.ns.Sh(tt.script)
 				nstest.AwaitForks() // a program that starts has the old port until it runs
-				if r := a.apply(); fmt.Sprint(r.Healed) != tt.fault || r.Writes == 0 || r.Peers != 1 {
-					t.Errorf("%s: %q, want %q", tt.script, r.Healed, tt.fault)
+				if r := a.apply(); fmt.Sprint(r.Repaired) != tt.fault || r.Writes == 0 || r.Peers != 1 {
+					t.Errorf("%s: %q, want %q", tt.script, r.Repaired, tt.fault)
 				}
 				if got := dumpPeers(a.backend); got != want {
 					t.Errorf("%s: left\n%swant\n%s", tt.script, got, want)
@@ -97,7 +97,7 @@ func TestEndpointOfAnyPublicAddress(t *testing.T) {
 			t.Parallel()
 			a, b := newHosts(t, kind, "")
 			a.ns.Sh(fmt.Sprintf("wg set %s peer %s endpoint [2001:db8::2]:51820", a.link(), b.backend.keys.private.PublicKey()))
-			if r := a.apply(); len(r.Healed) != 0 || r.Writes != 0 {
+			if r := a.apply(); len(r.Repaired) != 0 || r.Writes != 0 {
 				t.Errorf("report %+v", r)
 			}
 			a.ping(b)
@@ -123,7 +123,7 @@ func TestSecondCard(t *testing.T) {
 			b.ping(a)
 			for range 3 {
 				for _, h := range []*host{a, b} {
-					if r := h.apply(); r.Writes != 0 || len(r.Healed) != 0 {
+					if r := h.apply(); r.Writes != 0 || len(r.Repaired) != 0 {
 						t.Errorf("host %d: report %+v", h.n, r)
 					}
 				}
@@ -166,7 +166,7 @@ func TestLostFamily(t *testing.T) {
 					a.ns.Sh(fmt.Sprintf(set, a.link(), b.backend.keys.private.PublicKey(), "[2001:db8::2]:51820"))
 					b.ns.Sh(fmt.Sprintf(set, b.link(), a.backend.keys.private.PublicKey(), "[2001:db8::1]:51820"))
 					b.ping(a)
-					if r := a.apply(); r.Writes != 0 || len(r.Healed) != 0 {
+					if r := a.apply(); r.Writes != 0 || len(r.Repaired) != 0 {
 						t.Errorf("with both families: %+v", r)
 					}
 					if got := a.endpoint(b).String(); got != "[2001:db8::2]:51820" {
@@ -180,7 +180,7 @@ func TestLostFamily(t *testing.T) {
 				if tt.restarts {
 					a.renew()
 				}
-				if r := a.apply(); r.Writes == 0 || len(r.Healed) != 0 {
+				if r := a.apply(); r.Writes == 0 || len(r.Repaired) != 0 {
 					t.Errorf("report %+v", r)
 				}
 				if got := a.endpoint(b).String(); got != "192.0.2.2:51820" {
@@ -239,7 +239,7 @@ func TestManyRestartsOfAPeer(t *testing.T) {
 					t.Fatal(err)
 				}
 				a.state.Peers[0].Attributes = fmt.Appendf(nil, `{"public_key":%q,"listen_port":51820}`, key.PublicKey())
-				if r, err := a.tryApply(); err != nil || r.Peers != 1 || len(r.Healed) != 0 {
+				if r, err := a.tryApply(); err != nil || r.Peers != 1 || len(r.Repaired) != 0 {
 					t.Fatalf("%+v, %v", r, err)
 				}
 			}

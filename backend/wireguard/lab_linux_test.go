@@ -161,7 +161,7 @@ func (h *host) apply() backend.Report {
 		h.t.Fatalf("apply: %v", err)
 	}
 	again, err := h.tryApply()
-	if err != nil || again.Writes != 0 || len(again.Healed) != 0 {
+	if err != nil || again.Writes != 0 || len(again.Repaired) != 0 {
 		h.t.Fatalf("second apply: %+v, %v", again, err)
 	}
 	return report

@@ -226,7 +226,7 @@ func (t *tunnel) configure(
 		}
 		report.Writes++
 		if known && !empty {
-			report.Healed = append(report.Healed, backend.Repair{Part: backend.Device, Fault: fault, Detail: detail})
+			report.Repaired = append(report.Repaired, backend.Repair{Part: backend.Device, Fault: fault, Detail: detail})
 		}
 		return true
 	}

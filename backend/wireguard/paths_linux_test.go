@@ -137,7 +137,7 @@ func (h *host) endpoint(to *host) (endpoint netip.AddrPort) {
 func (n *nat) steady() {
 	for _, h := range n.hosts() {
 		h.t.Helper()
-		if r, err := h.tryApply(); err != nil || r.Writes != 0 || len(r.Healed) != 0 || len(r.Unproven) != 0 || len(r.Skipped) != 0 {
+		if r, err := h.tryApply(); err != nil || r.Writes != 0 || len(r.Repaired) != 0 || len(r.Unproven) != 0 || len(r.Skipped) != 0 {
 			h.t.Errorf("host %d: %+v, %v", h.n, r, err)
 		}
 	}

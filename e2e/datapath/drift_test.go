@@ -16,9 +16,9 @@ import (
 	"github.com/lenonet/leno/e2e/world"
 )
 
-// healTime is how long healing may take on a busy machine. It is less than the interval between two
+// repairTime is how long a repair may take on a busy machine. It is less than the interval between two
 // full checks, 20 s, so that the kernel's notification is needed.
-const healTime = 15 * time.Second
+const repairTime = 15 * time.Second
 
 // toldOf reports whether lines describe a fault with the words in says, or any fault or none if
 // says is "". A few lines are allowed, because an agent that checks halfway through a command logs
@@ -156,8 +156,8 @@ func (d drifting) meddle(f fault) error {
 	if err != nil {
 		return err
 	}
-	if took := time.Since(started); took > healTime {
-		return fmt.Errorf("healed after %s", took)
+	if took := time.Since(started); took > repairTime {
+		return fmt.Errorf("repaired after %s", took)
 	}
 	lines, err := d.quiet(func() []string { return d.told(from) })
 	if err != nil {
@@ -278,7 +278,7 @@ func each(says string) map[string]string {
 }
 
 // linkScope adds an address of link scope to the device of a network. Whatever ends the first of two such faults, the
-// second one begins right after the datapath was checked: longer than healTime before the next full check.
+// second one begins right after the datapath was checked: longer than repairTime before the next full check.
 func linkScope(addr string) hostFault {
 	return hostFault{name: "address " + addr + " of link scope added", batch: "addr add " + addr + "/32 dev leno-vx scope link",
 		right: "! ip addr show dev leno-vx | grep " + addr, once: "foreign addresses were there: " + addr + "/32"}
@@ -383,8 +383,8 @@ func (all drifts) meddle(f hostFault) error {
 	if err != nil {
 		return err
 	}
-	if took := time.Since(started); took > healTime {
-		return fmt.Errorf("healed after %s", took)
+	if took := time.Since(started); took > repairTime {
+		return fmt.Errorf("repaired after %s", took)
 	}
 	lines, err := w.quiet(func() []string { return all.told(from) })
 	if err != nil {

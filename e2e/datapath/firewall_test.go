@@ -368,8 +368,8 @@ func TestFirewallRepairs(t *testing.T) {
 					}
 					return nil
 				})
-				if took := time.Since(began); took > healTime {
-					t.Errorf("%s: healed after %s", script, took)
+				if took := time.Since(began); took > repairTime {
+					t.Errorf("%s: repaired after %s", script, took)
 				}
 			}
 		})

@@ -24,7 +24,7 @@ func (r *run) onStore(ctx context.Context, s Step) error {
 	}
 	if err != nil {
 		r.trouble("%s: %v", s.Kind, err)
-		if err := r.healServers(ctx); err != nil {
+		if err := r.repairServers(ctx); err != nil {
 			return err
 		}
 	}
@@ -99,13 +99,13 @@ func (r *run) onServers(ctx context.Context, s Step) error {
 			err = v.Kill()
 		}
 		if err != nil {
-			return errors.Join(err, r.healServers(ctx))
+			return errors.Join(err, r.repairServers(ctx))
 		}
 	}
 	if err := sleep(ctx, s.For); err != nil {
 		return err
 	}
-	if err := r.healServers(ctx); err != nil {
+	if err := r.repairServers(ctx); err != nil {
 		return err
 	}
 	if s.Kind == CutServer {

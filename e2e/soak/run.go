@@ -199,11 +199,11 @@ func (r *run) faults(ctx context.Context, steps []Step) error {
 		})
 	}
 	g.Go(func() error {
-		var healed time.Time // when the last fault on servers was repaired
+		var repaired time.Time // when the last fault on servers was repaired
 		for _, s := range store {
 			wait := s.At - time.Since(start)
-			if onServers(s.Kind) && !healed.IsZero() {
-				wait = max(wait, serverPause-time.Since(healed))
+			if onServers(s.Kind) && !repaired.IsZero() {
+				wait = max(wait, serverPause-time.Since(repaired))
 			}
 			if err := sleep(faulty, wait); err != nil {
 				return err
@@ -212,7 +212,7 @@ func (r *run) faults(ctx context.Context, steps []Step) error {
 				return fmt.Errorf("%s: %w", s.Kind, err)
 			}
 			if onServers(s.Kind) {
-				healed = time.Now()
+				repaired = time.Now()
 			}
 		}
 		return nil

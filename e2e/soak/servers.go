@@ -91,9 +91,9 @@ func (r *run) awaitEveryone(ctx context.Context) error {
 // errStore means that the store cannot be repaired.
 var errStore = errors.New("there is no way to repair the store")
 
-// healServers repairs all servers after a fault and waits until they respond. Servers that find no
+// repairServers repairs all servers after a fault and waits until they respond. Servers that find no
 // leader are killed and started again. If that does not help either, the error is errStore.
-func (r *run) healServers(ctx context.Context) error {
+func (r *run) repairServers(ctx context.Context) error {
 	const tries = 4
 	var err error
 	for try := range tries {

@@ -75,7 +75,7 @@ const (
 func Run(
 	ctx context.Context, steps Steps, lost *LostLeases, n registry.Network, c registry.Claim,
 ) (registry.Lease, error) {
-	if !c.Exactly {
+	if !c.OnlySlot {
 		lease, ok, err := claimCheaply(ctx, steps, lost, n, c)
 		if ok || err != nil && (errors.Is(err, registry.ErrUnavailable) || ctx.Err() != nil) {
 			return lease, err

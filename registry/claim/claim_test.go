@@ -86,8 +86,8 @@ func TestOrder(t *testing.T) {
 	again.Session, again.Prefer = "old", plan.Subnets(1)[0]
 	avoiding := again
 	avoiding.Avoid = again.Prefer
-	exactly := mine
-	exactly.Prefer, exactly.Exactly = plan.Subnets(2)[0], true
+	onlySlot := mine
+	onlySlot.Prefer, onlySlot.OnlySlot = plan.Subnets(2)[0], true
 	for _, tt := range []struct {
 		name  string
 		store script
@@ -105,7 +105,7 @@ func TestOrder(t *testing.T) {
 		{"another host's lapsed lease", script{known: &lapsed, current: empty}, mine, "known current holders take", nil},
 		{"full as far as known", script{known: &full, current: empty}, mine, "known current holders take", nil},
 		{"full", script{known: &full, current: full}, mine, "known current", registry.ErrNetworkFull},
-		{"one slot or none", script{known: &empty, current: empty}, exactly, "current holders take", nil},
+		{"one slot or none", script{known: &empty, current: empty}, onlySlot, "current holders take", nil},
 		{"no marker", script{current: view(0)}, mine, "known current mark holders take", nil},
 		{"lost leases", script{known: &empty, current: empty, holders: []registry.Holder{{Node: "a", Session: "z", CreateIndex: 2}}}, mine,
 			"known holders current holders", registry.ErrLeasesLost},

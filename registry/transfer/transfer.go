@@ -205,7 +205,7 @@ func (c *copier) claim(l registry.Lease) registry.Claim {
 		Running:   true,
 		TTL:       claimTTL,
 		Hold:      c.o.Hold,
-		Exactly:   true,
+		OnlySlot:  true,
 	}
 }
 

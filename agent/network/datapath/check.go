@@ -36,11 +36,11 @@ type checks struct {
 func (c *checks) afterPass(n registry.Network, s backend.State, hasUnderlay bool, report *backend.Report, err error) {
 	if n.Backend.Type == "alloc" { // has no datapath, so there is nothing to forward
 		c.report.Forget(health.Forwarding)
-		c.record(time.Now(), report.Healed)
+		c.record(time.Now(), report.Repaired)
 	} else {
-		wrong, healed := c.ensureForwarding(n, s)
-		report.Healed = append(report.Healed, healed...)
-		c.record(time.Now(), report.Healed)
+		wrong, repaired := c.ensureForwarding(n, s)
+		report.Repaired = append(report.Repaired, repaired...)
+		c.record(time.Now(), report.Repaired)
 		c.setForwarding(wrong)
 	}
 	wrong := backend.ByPart(err)

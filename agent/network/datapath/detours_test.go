@@ -39,8 +39,8 @@ func TestDetours(t *testing.T) {
 		words := []string{"2 peers in place", "10.5.2.0 of b leave by ts0", "5270: from all lookup 52",
 			"`ip rule add to 10.5.0.0/16 lookup main priority 5269`"}
 		l.check(health.Routes, api.Critical, append(words, "2 of 2 peers")...)
-		if s := l.r.Status(); len(s.Report.Healed) > 0 || s.Flapping > 0 {
-			t.Errorf("healed %v, flapping %d", s.Report.Healed, s.Flapping)
+		if s := l.r.Status(); len(s.Report.Repaired) > 0 || s.Flapping > 0 {
+			t.Errorf("repaired %v, flapping %d", s.Report.Repaired, s.Flapping)
 		}
 
 		l.edit(func() { delete(l.detours, "c") })
@@ -211,8 +211,8 @@ ip rule add pref 5270 lookup 52; ip route add 10.5.0.0/16 dev ts0 table 52`)
 	// The option has the same effect.
 	ns.Sh(strings.Replace(command, " add ", " del ", 1))
 	l.options.Host.PreferMain, l.r.o.RulePriority = kernel.PreferMain, 5269
-	healed := func() (faults []string) {
-		for _, repair := range l.r.Status().Report.Healed {
+	repaired := func() (faults []string) {
+		for _, repair := range l.r.Status().Report.Repaired {
 			faults = append(faults, repair.Fault+": "+repair.Detail)
 		}
 		return faults
@@ -220,14 +220,14 @@ ip rule add pref 5270 lookup 52; ip route add 10.5.0.0/16 dev ts0 table 52`)
 	for range 2 {
 		pass()
 		l.check(health.Routes, api.Passing, "1 peers in place")
-		if got := healed(); len(got) > 0 {
-			t.Errorf("healed %q", got)
+		if got := repaired(); len(got) > 0 {
+			t.Errorf("repaired %q", got)
 		}
 	}
 	ns.Sh("ip rule del pref 5269")
 	pass()
-	if got := healed(); len(got) != 1 || !strings.HasPrefix(got[0], "rules were missing: ") {
-		t.Errorf("healed %q after another program removed the rule", got)
+	if got := repaired(); len(got) != 1 || !strings.HasPrefix(got[0], "rules were missing: ") {
+		t.Errorf("repaired %q after another program removed the rule", got)
 	}
 	ns.Sh("ip rule show pref 5269 | grep -q 10.5.0.0/16")
 }

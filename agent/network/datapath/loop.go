@@ -111,13 +111,13 @@ func (r *Reconciler) loop(ctx context.Context, views *watch.Value[*peers.View], 
 					return err
 				}
 			}
-			healed, err := r.pass(ctx, t)
+			repaired, err := r.pass(ctx, t)
 			if err != nil {
 				// Without these pauses, the writes of a failed pass would start the next one at once, without end.
 				retryIn := backoff.Next()
 				failed, pause = time.After(retryIn), r.pauseAfterFailure(retryIn)
 			} else {
-				pause = r.checks.pauseAfterPass(pause, healed)
+				pause = r.checks.pauseAfterPass(pause, repaired)
 				backoff.Reset()
 				failed = r.followSwitch(t)
 			}
@@ -159,13 +159,14 @@ func (r *Reconciler) followSwitch(t *target) <-chan time.Time {
 	return time.After(switchTick)
 }
 
-// pauseAfterPass returns the pause before the next look at the kernel. before is the pause before this pass, and healed
-// reports whether this pass repaired something. leno does not race a program that changes something again and again.
-func (c *checks) pauseAfterPass(before time.Duration, healed bool) time.Duration {
+// pauseAfterPass returns the pause before the next look at the kernel. before is the pause before this pass, and
+// repaired reports whether this pass repaired something. leno does not race a program that changes something again and
+// again.
+func (c *checks) pauseAfterPass(before time.Duration, repaired bool) time.Duration {
 	switch {
 	case c.flapping.Describe() != "":
 		return flapping.LongestPause
-	case healed:
+	case repaired:
 		return min(2*before, flapping.LongestPause)
 	}
 	return settle
@@ -225,9 +226,9 @@ func (r *Reconciler) pass(ctx context.Context, t *target) (repaired bool, err er
 	if t.network.Encryption != "" {
 		guardErr = backend.About(backend.Routes, r.Guard(ctx, t.network))
 	}
-	healed, rulesErr := r.keepRules(ctx, t.network)
+	ruleRepairs, rulesErr := r.keepRules(ctx, t.network)
 	report, err := r.instance.apply(ctx, t.state)
-	report.Healed = append(report.Healed, healed...)
+	report.Repaired = append(report.Repaired, ruleRepairs...)
 	carried, uncarriedErr := carriedPart(t.state, report.Uncarried)
 	err = errors.Join(guardErr, backend.About(backend.Routes, rulesErr), err, uncarriedErr)
 	if ctx.Err() != nil {
@@ -249,9 +250,9 @@ func (r *Reconciler) pass(ctx context.Context, t *target) (repaired bool, err er
 		// file names the present one.
 		return false, errors.Join(err, r.o.Serve(ctx, t.view, carried, false))
 	case !t.confirmed:
-		return len(report.Healed) > 0, errors.Join(err, r.serveSaved(ctx, t, carried))
+		return len(report.Repaired) > 0, errors.Join(err, r.serveSaved(ctx, t, carried))
 	case err != nil:
-		return len(report.Healed) > 0, err
+		return len(report.Repaired) > 0, err
 	}
 	if report.Writes > 0 && t.new {
 		r.o.Report.Log().Info("datapath applied",
@@ -262,7 +263,7 @@ func (r *Reconciler) pass(ctx context.Context, t *target) (repaired bool, err er
 		return false, err
 	}
 	t.new = false
-	return len(report.Healed) > 0, nil
+	return len(report.Repaired) > 0, nil
 }
 
 // serveSaved serves containers with a lease that the store has not confirmed.

@@ -152,18 +152,18 @@ func (r *Reconciler) Guard(ctx context.Context, n registry.Network) error {
 }
 
 // keepRules makes the routing rules for the pools of a network, if this host is configured to have some.
-func (r *Reconciler) keepRules(ctx context.Context, n registry.Network) (healed []backend.Repair, err error) {
+func (r *Reconciler) keepRules(ctx context.Context, n registry.Network) (repaired []backend.Repair, err error) {
 	if r.o.RulePriority == 0 || n.Backend.Type == "alloc" {
 		return nil, nil
 	}
 	pools := n.Plan.Prefixes()
-	healed, err = r.o.Host.PreferMain(ctx, pools, r.o.RulePriority, slices.Equal(r.ruled, pools))
+	repaired, err = r.o.Host.PreferMain(ctx, pools, r.o.RulePriority, slices.Equal(r.ruled, pools))
 	if err != nil {
 		r.ruled = nil // rules that could not be made were not removed by another program
-		return healed, fmt.Errorf("routing rules for the pools of network %s: %w", n.Name, err)
+		return repaired, fmt.Errorf("routing rules for the pools of network %s: %w", n.Name, err)
 	}
 	r.ruled = pools
-	return healed, nil
+	return repaired, nil
 }
 
 // retireRules removes the routing rules for pools that the network had before, and for its present pools if this host

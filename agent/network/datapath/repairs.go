@@ -23,8 +23,8 @@ const forwardingPart backend.Part = "forwarding"
 const OtherFault = "other"
 
 // record counts and logs repairs, and adds events for them.
-func (c *checks) record(now time.Time, healed []backend.Repair) {
-	for _, repair := range healed {
+func (c *checks) record(now time.Time, repaired []backend.Repair) {
+	for _, repair := range repaired {
 		fault := repair.Fault
 		if !slices.Contains(backend.Faults(), fault) {
 			fault = OtherFault
@@ -35,7 +35,7 @@ func (c *checks) record(now time.Time, healed []backend.Repair) {
 	for _, name := range c.flapping.Settle(now) {
 		log.Info("datapath is no longer being changed by another program", "repaired", name)
 	}
-	single, repeated := c.flapping.Record(now, healed)
+	single, repeated := c.flapping.Record(now, repaired)
 	if len(single) > 0 {
 		log.Warn("datapath was changed by another program, repaired", "repaired", flapping.Sentence(single))
 		c.report.Event(api.EventDrift, api.Warning, "changed by another program, repaired: "+flapping.Sentence(single),
@@ -56,9 +56,9 @@ func (c *checks) flappingIn(part backend.Part) string {
 }
 
 // ensureForwarding returns what is wrong with the kernel's forwarding of the packets of this host's subnets. It
-// switches on what is off if this host's block asks for that, and returns as healed what another program had switched
+// switches on what is off if this host's block asks for that, and returns as repaired what another program had switched
 // off.
-func (c *checks) ensureForwarding(n registry.Network, s backend.State) (wrong []string, healed []backend.Repair) {
+func (c *checks) ensureForwarding(n registry.Network, s backend.State) (wrong []string, repaired []backend.Repair) {
 	var set []string
 	on := true
 	links := kernel.Arrivals(c.network, s.Underlay.Interface, n.Carriage().Objects()...)
@@ -78,10 +78,10 @@ func (c *checks) ensureForwarding(n registry.Network, s backend.State) (wrong []
 	}
 	switch {
 	case len(set) > 0 && c.forwards:
-		healed = []backend.Repair{{Part: forwardingPart, Fault: "forwarding was off", Detail: strings.Join(set, ", ")}}
+		repaired = []backend.Repair{{Part: forwardingPart, Fault: "forwarding was off", Detail: strings.Join(set, ", ")}}
 	case len(set) > 0:
 		c.report.Log().Info("forwarding switched on", "sysctl", strings.Join(set, ", "))
 	}
 	c.forwards = on
-	return wrong, healed
+	return wrong, repaired
 }

@@ -53,7 +53,7 @@ func TestPauseAfterPass(t *testing.T) {
 		t.Errorf("%s after many", pause)
 	}
 	if pause = r.checks.pauseAfterPass(pause, false); pause != settle {
-		t.Errorf("%s after a pass that healed nothing", pause)
+		t.Errorf("%s after a pass that repaired nothing", pause)
 	}
 }
 
@@ -72,13 +72,13 @@ func TestForwardingInHealth(t *testing.T) {
 		return found, fails
 	}
 	for _, tt := range []struct {
-		name    string
-		forward bool
-		found   forwarding.State
-		fails   error
-		status  string
-		words   []string
-		healed  string
+		name     string
+		forward  bool
+		found    forwarding.State
+		fails    error
+		status   string
+		words    []string
+		repaired string
 	}{
 		{"switched on at the start", true, forwarding.State{Set: []string{"net.ipv4.ip_forward"}}, nil, api.Passing, nil, "[]"},
 		{"on", true, forwarding.State{}, nil, api.Passing, nil, "[]"},
@@ -97,8 +97,8 @@ func TestForwardingInHealth(t *testing.T) {
 	} {
 		l.r.checks.forward, found, fails = tt.forward, tt.found, tt.fails
 		var report backend.Report
-		if l.r.checks.afterPass(n, s, true, &report, nil); fmt.Sprint(report.Healed) != tt.healed {
-			t.Errorf("%s: healed %s, want %s", tt.name, report.Healed, tt.healed)
+		if l.r.checks.afterPass(n, s, true, &report, nil); fmt.Sprint(report.Repaired) != tt.repaired {
+			t.Errorf("%s: repaired %s, want %s", tt.name, report.Repaired, tt.repaired)
 		}
 		l.check(health.Forwarding, tt.status, tt.words...)
 	}

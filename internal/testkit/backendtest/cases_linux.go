@@ -36,7 +36,7 @@ func testApply(t *testing.T, s Suite) {
 	h := newHost(t, s)
 	state := h.state(h.peer(2, "node-2"), h.peer(3, "node-3"))
 	r := h.apply(state)
-	if r.Peers != 2 || len(r.Skipped) != 0 || len(r.Healed) != 0 {
+	if r.Peers != 2 || len(r.Skipped) != 0 || len(r.Repaired) != 0 {
 		t.Errorf("report %+v", r)
 	}
 	if wrote := r.Writes > 0; wrote == s.LeasesOnly {
@@ -206,13 +206,13 @@ func testPeerChanges(t *testing.T, s Suite) {
 	reborn := h.peer(2, "node-2-reborn")
 	reborn.PublicIPs = s.publicIPs(12)
 	r := h.apply(h.state(reborn, three))
-	if r.Writes == 0 || len(r.Healed) != 0 || r.Peers != 2 {
+	if r.Writes == 0 || len(r.Repaired) != 0 || r.Peers != 2 {
 		t.Errorf("changed peer: %+v", r)
 	}
 	h.unchanged(h.state(reborn, three))
 
 	r = h.apply(h.state(three))
-	if r.Writes == 0 || len(r.Healed) != 0 || r.Peers != 1 {
+	if r.Writes == 0 || len(r.Repaired) != 0 || r.Peers != 1 {
 		t.Errorf("removed peer: %+v", r)
 	}
 	h.unchanged(h.state(three))
@@ -276,7 +276,7 @@ func testLostRoutes(t *testing.T, s Suite) {
 	} {
 		h.ns.Sh(loss.script)
 		r := h.apply(state)
-		if r.Writes == 0 || len(r.Healed) == 0 {
+		if r.Writes == 0 || len(r.Repaired) == 0 {
 			t.Errorf("%s: report %+v", loss.name, r)
 		}
 		h.wantDump(want)
@@ -302,7 +302,7 @@ func testPartial(t *testing.T, s Suite) {
 		peers []backend.Peer
 	}{{"one", []backend.Peer{two}}, {"none", nil}, {"one as it was before", []backend.Peer{reborn}}, {"one again", []backend.Peer{two}}} {
 		old.Peers = tt.peers
-		if r := h.apply(old); len(r.Healed) != 0 {
+		if r := h.apply(old); len(r.Repaired) != 0 {
 			t.Errorf("%s: report %+v", tt.name, r)
 		}
 		h.wantLines(tables)
@@ -316,13 +316,13 @@ func testPartial(t *testing.T, s Suite) {
 	}
 	for _, script := range harm {
 		h.ns.Sh(script)
-		if r := h.apply(old); r.Writes == 0 || len(r.Healed) == 0 {
+		if r := h.apply(old); r.Writes == 0 || len(r.Repaired) == 0 {
 			t.Errorf("%s: report %+v", script, r)
 		}
 	}
 	now := h.state(two, three)
-	if r := h.apply(now); len(r.Healed) != 0 {
-		t.Errorf("what had been left alone was healed: %+v", r)
+	if r := h.apply(now); len(r.Repaired) != 0 {
+		t.Errorf("what had been left alone was repaired: %+v", r)
 	}
 	h.wantDump(full)
 	h.unchanged(now)
@@ -337,7 +337,7 @@ func testPartial(t *testing.T, s Suite) {
 // wantRouteChanged checks that the only repair was that of one route.
 func wantRouteChanged(t *testing.T, what string, r backend.Report) {
 	t.Helper()
-	if r.Writes == 0 || len(r.Healed) != 1 || r.Healed[0].Part != backend.Routes || r.Healed[0].Fault != "routes were changed" {
+	if r.Writes == 0 || len(r.Repaired) != 1 || r.Repaired[0].Part != backend.Routes || r.Repaired[0].Fault != "routes were changed" {
 		t.Errorf("%s: report %+v", what, r)
 	}
 }
@@ -439,7 +439,7 @@ func testDevice(t *testing.T, s Suite) {
 		"ip addr add 10.99.0.1/32 dev " + linkName,
 	} {
 		h.ns.Sh(meddling)
-		if r := h.apply(state); r.Writes == 0 || len(r.Healed) == 0 || r.Healed[0].Part != backend.Device {
+		if r := h.apply(state); r.Writes == 0 || len(r.Repaired) == 0 || r.Repaired[0].Part != backend.Device {
 			t.Errorf("%s: report %+v", meddling, r)
 		}
 		h.wantDump(want)
@@ -458,7 +458,7 @@ func testDeviceDeleted(t *testing.T, s Suite) {
 	for range 3 {
 		h.ns.Sh("ip link del " + linkName)
 		r := h.apply(state)
-		if r.Writes == 0 || len(r.Healed) == 0 || r.Peers != 2 {
+		if r.Writes == 0 || len(r.Repaired) == 0 || r.Peers != 2 {
 			t.Errorf("report %+v", r)
 		}
 		h.wantDump(want)

@@ -165,7 +165,7 @@ func testFlannelRestarts(p *flannelPair) {
 	p.flannel.Stop(p.host())
 	p.generation++
 	p.start(p.host())
-	if r := p.apply(); len(r.Healed) != 0 {
+	if r := p.apply(); len(r.Repaired) != 0 {
 		p.leno.t.Errorf("report %+v", r)
 	}
 	p.pingAll()
@@ -255,7 +255,7 @@ func testFlannelRepairs(p *flannelPair) {
 		for _, harm := range []string{"del", "set down", "set mtu 1300"} {
 			verb, rest, _ := strings.Cut(harm, " ")
 			p.leno.ns.Sh(fmt.Sprintf("ip link %s dev %s %s", verb, link, rest))
-			if r := p.apply(); r.Writes == 0 || len(r.Healed) != 1 || r.Healed[0].Part != backend.Device {
+			if r := p.apply(); r.Writes == 0 || len(r.Repaired) != 1 || r.Repaired[0].Part != backend.Device {
 				p.leno.t.Errorf("%s of %s: report %+v", harm, link, r)
 			}
 			p.leno.wantDump(want)

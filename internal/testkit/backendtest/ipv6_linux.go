@@ -38,7 +38,7 @@ func testIPv6Disabled(t *testing.T, s Suite) {
 	link := map[bool]string{true: linkName, false: underlay}[s.Type.Device]
 	want := []backend.Uncarried{{Pool: pools()[1], Reason: "IPv6 is disabled: sysctl net.ipv6.conf." + link + ".disable_ipv6 is 1"}}
 	for range 2 {
-		if r := a.apply(state); r.Peers != 1 || len(r.Skipped) != 0 || len(r.Healed) != 0 || !slices.Equal(r.Uncarried, want) {
+		if r := a.apply(state); r.Peers != 1 || len(r.Skipped) != 0 || len(r.Repaired) != 0 || !slices.Equal(r.Uncarried, want) {
 			t.Errorf("report %+v, want it to say %v", r, want)
 		}
 	}

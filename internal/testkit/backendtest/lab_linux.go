@@ -208,7 +208,7 @@ func (h *host) tryApply(s backend.State) (r backend.Report, err error) {
 	ctx, cancel := context.WithTimeout(h.t.Context(), 2*time.Minute)
 	defer cancel()
 	h.ns.Do(func() { r, err = h.b.Apply(ctx, s) })
-	for _, repair := range r.Healed {
+	for _, repair := range r.Repaired {
 		if repair.Part != backend.Device && repair.Part != backend.Routes {
 			h.t.Errorf("%q is about the part %q", repair, repair.Part)
 		}
@@ -236,14 +236,14 @@ func (h *host) apply(s backend.State) backend.Report {
 	return r
 }
 
-// unchanged applies a state that is already in place: nothing may be written, reported as healed,
+// unchanged applies a state that is already in place: nothing may be written, reported as repaired,
 // or seen by the kernel's listeners. It polls, because what the kernel still does by itself after
 // an earlier change ends at some point, while repeated writes by a backend do not.
 func (h *host) unchanged(s backend.State) {
 	h.t.Helper()
 	h.poll("a second apply makes no events", func() error {
 		events := h.events(func() {
-			if r := h.apply(s); r.Writes != 0 || len(r.Healed) != 0 {
+			if r := h.apply(s); r.Writes != 0 || len(r.Repaired) != 0 {
 				h.t.Fatalf("second apply wrote: %+v", r)
 			}
 		})

@@ -119,18 +119,18 @@ func testCrowd(t *testing.T, s Suite) {
 			t.Errorf("%s: does nothing", fault)
 		}
 		r := c.apply()
-		if r.Writes == 0 || len(r.Healed) == 0 {
+		if r.Writes == 0 || len(r.Repaired) == 0 {
 			t.Errorf("%s: report %+v", fault, r)
 		}
 		if got := dump(); got != want {
 			t.Errorf("%s: not as before: %d bytes, before %d", fault, len(got), len(want))
 		}
-		t.Logf("%.60s: %v, %d writes", fault, r.Healed, r.Writes)
+		t.Logf("%.60s: %v, %d writes", fault, r.Repaired, r.Writes)
 		// A peer outside of the kernel's tables is one more, and what belongs to the device a few.
 		if most := strings.Count(want, "\n") + s.Crowd + 20; r.Writes > most {
 			t.Errorf("%s: %d writes, more than %d", fault, r.Writes, most)
 		}
-		if r := c.apply(); r.Writes != 0 || len(r.Healed) != 0 {
+		if r := c.apply(); r.Writes != 0 || len(r.Repaired) != 0 {
 			t.Errorf("%s: the next look wrote: %+v", fault, r)
 		}
 	}

@@ -144,7 +144,7 @@ func (s *side) state(h *host) backend.State {
 func (s *side) apply(h *host) backend.Report {
 	h.t.Helper()
 	r := h.apply(s.state(h))
-	if len(r.Healed) > 0 || len(r.Skipped) > 0 || s.known[h] != nil && r.Peers != 1 {
+	if len(r.Repaired) > 0 || len(r.Skipped) > 0 || s.known[h] != nil && r.Peers != 1 {
 		h.t.Errorf("%s reports %+v", h.suite.Type.Name, r)
 	}
 	for _, node := range r.Unproven {
@@ -322,7 +322,7 @@ func testLeft(t *testing.T, s Suite) {
 		a.moved = a.destinations()
 		state := a.state(a.after)
 		state.Peers = nil
-		if r := a.after.apply(state); r.Writes < 2 || len(r.Healed) > 0 {
+		if r := a.after.apply(state); r.Writes < 2 || len(r.Repaired) > 0 {
 			t.Errorf("report %+v", r)
 		}
 		for _, subnet := range subnets(2) {
@@ -356,7 +356,7 @@ func testTwoDevices(t *testing.T, s Suite) {
 				t.Errorf("%s wrote: %+v", tt.other.suite.Type.Name, r)
 			}
 			r, err := tt.renamed.tryApply(a.state(tt.renamed))
-			if err != nil || len(r.Healed) == 0 || r.Healed[0].Fault != "device was renamed" || r.Healed[0].Detail != "to other" {
+			if err != nil || len(r.Repaired) == 0 || r.Repaired[0].Fault != "device was renamed" || r.Repaired[0].Detail != "to other" {
 				t.Errorf("%s: %+v, %v", tt.renamed.suite.Type.Name, r, err)
 			}
 			a.apply(tt.other)

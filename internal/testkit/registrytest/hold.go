@@ -36,7 +36,7 @@ var holdTests = []test{
 		n := s.network("default", small)
 		reg, host := s.open(), s.open()
 		c := s.claim(0)
-		c.Prefer, c.Running, c.Exactly = n.Plan.Subnets(2)[0], true, true
+		c.Prefer, c.Running, c.OnlySlot = n.Plan.Subnets(2)[0], true, true
 		l := s.acquire(reg, n, c)
 		if l.Slot != 2 || l.CreateIndex != l.ModifyIndex {
 			s.Fatalf("got %+v", l)
@@ -44,7 +44,7 @@ var holdTests = []test{
 		_, err := reg.Acquire(s.ctx(), n, c) // it could be the host itself by now
 		s.wantErr(err, registry.ErrHeld, "the host itself")
 		other := s.claim(1)
-		other.Prefer, other.Running, other.Exactly = c.Prefer, true, true
+		other.Prefer, other.Running, other.OnlySlot = c.Prefer, true, true
 		_, err = reg.Acquire(s.ctx(), n, other)
 		s.wantErr(err, registry.ErrHeld, c.Node)
 		s.stays(n, l)
