@@ -265,6 +265,25 @@ func TestPartsImports(t *testing.T) {
 	}
 }
 
+// TestDocumentationLimit checks that the pages of the documentation have at most 60,000 words together.
+func TestDocumentationLimit(t *testing.T) {
+	t.Parallel()
+	for words, want := range map[int]string{60000: "", 60001: "website/content/docs has 60001 words, 1 too many"} {
+		dir := t.TempDir()
+		write(t, filepath.Join(dir, "tools/limits"), read(t, "../../tools/limits"))
+		write(t, filepath.Join(dir, "p/p.go"), "package p\n")
+		write(t, filepath.Join(dir, "website/content/docs/a.mdx"), "one\n")
+		write(t, filepath.Join(dir, "website/content/docs/guides/b.mdx"), strings.Repeat("word ", words-1))
+		cmd := exec.Command("bash", "-c", "git init --quiet && bash tools/limits")
+		cmd.Dir = dir
+		// It also complains that no package here is large enough for its exception.
+		out, _ := cmd.CombinedOutput()
+		if got := strings.Contains(string(out), "website/content/docs"); got != (want != "") || !strings.Contains(string(out), want) {
+			t.Errorf("%d words: %s", words, out)
+		}
+	}
+}
+
 func write(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
