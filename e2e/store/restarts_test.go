@@ -67,7 +67,8 @@ func TestBootedHost(t *testing.T) {
 				took, err := site.Boot(w.Ctx, lost)
 				w.Must(err)
 				t.Logf("state lost %t: reached after %s", lost, took)
-				if took > 30*time.Second {
+				// On a quiet machine it takes a second after the start of the agent. Only a fault takes a minute.
+				if took > time.Minute {
 					t.Errorf("state lost %t: reached after %s", lost, took)
 				}
 				if now, err := site.Subnets(); err != nil || !slices.Equal(now, before) {
