@@ -20,7 +20,7 @@ func TestMonitor(t *testing.T) {
 		code           int
 		stdout, stderr string
 	}{
-		{"monitor", cli.ExitFailed, "asked for /v1/agent/monitor?log_json=false&log_level=info\n", "the agent has ended the stream"},
+		{"monitor", cli.ExitFailed, "asked for /v1/agent/monitor?log_json=false&log_level=info\n", "the agent ended the stream"},
 		{"monitor -log-level=DEBUG -log-json", cli.ExitFailed, "asked for /v1/agent/monitor?log_json=true&log_level=DEBUG\n", "ended the stream"},
 		{"monitor -log-level=debgu", cli.ExitUsage, "", `"debgu" is not one of trace, debug, info, warn, error`},
 		{"monitor -log-level=loud", cli.ExitUsage, "", `"loud" is not one of trace, debug, info, warn, error`},
