@@ -46,107 +46,170 @@ type host struct {
 	known  atomic.Int64 // leases seen so far
 }
 
-// starts makes n hosts start at random moments within a time. Then all of them restart at once.
-func (m *measurement) starts(ctx context.Context, n int, within time.Duration) (err error) {
-	network, err := newNetwork(fmt.Sprintf("starts-%d", n))
+// A group is the hosts of one network that start.
+type group struct {
+	network registry.Network
+	among   int // leases of other hosts
+	hosts   []*host
+}
+
+// withGroup calls do with a group of n hosts in a network of its own.
+func (m *measurement) withGroup(ctx context.Context, n, among int, do func(*group) error) (err error) {
+	w, err := newWorld(ctx, m.store, fmt.Sprintf("starts-%d-%d", n, among), among, 100)
 	if err != nil {
 		return err
 	}
-	if network, err = define(ctx, m.store, network); err != nil {
-		return err
-	}
-	hosts := make([]*host, n)
-	for i := range hosts {
+	g := &group{network: w.network, among: among}
+	for i := among; i < among+n; i++ {
 		backend, err := attributes(i)
 		if err != nil {
 			return err
 		}
-		hosts[i] = &host{claim: registry.Claim{Node: hostName(i), NodeID: nodeID(i), PublicIPs: []netip.Addr{publicIP(i)}, MTU: 1450,
-			Backend: backend, TTL: leaseTTL, Hold: 24 * time.Hour}}
+		g.hosts = append(g.hosts, &host{claim: registry.Claim{Node: hostName(i), NodeID: nodeID(i),
+			PublicIPs: []netip.Addr{publicIP(i)}, MTU: 1450, Backend: backend, TTL: leaseTTL, Hold: 24 * time.Hour}})
 	}
 	defer func() {
-		for _, h := range hosts {
+		for _, h := range g.hosts {
 			if h.client != nil {
 				err = errors.Join(err, h.client.Close())
 			}
 		}
 	}()
-	if err := m.start(ctx, network, hosts, within, "start"); err != nil {
-		return err
-	}
-	for _, h := range hosts {
-		h.claim.Session, h.claim.Prefer, h.claim.Since = h.lease.Session, h.lease.Subnet(), h.lease.ModifyIndex
-	}
-	if err := m.start(ctx, network, hosts, 0, "restart"); err != nil {
-		return err
-	}
-	for _, h := range hosts {
-		if h.lease.Subnet() != h.claim.Prefer || h.lease.Session != h.claim.Session {
-			return fmt.Errorf("%s restarts: it had %s, and has %s", h.claim.Node, h.claim.Prefer, h.lease.Subnet())
-		}
-	}
-	return m.renewals(ctx, hosts)
+	return do(g)
 }
 
-// start makes hosts start at random moments within a time, each with a new client.
-func (m *measurement) start(ctx context.Context, network registry.Network, hosts []*host, within time.Duration, verb string) error {
-	n := len(hosts)
+// starts makes n hosts start within a time and then restart at once, and twice as many start within six times that. Then
+// it compares starts in networks of different sizes.
+func (m *measurement) starts(ctx context.Context, n int, within time.Duration, sizes []size) error {
+	err := m.withGroup(ctx, n, 0, func(g *group) error {
+		if _, err := m.start(ctx, g, within, "start"); err != nil {
+			return err
+		}
+		if _, err := m.start(ctx, g, 0, "restart"); err != nil {
+			return err
+		}
+		return m.renewals(ctx, g.hosts)
+	})
+	if err != nil {
+		return err
+	}
+	err = m.withGroup(ctx, 2*n, 0, func(g *group) error {
+		_, err := m.start(ctx, g, 6*within, "start")
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return m.costs(ctx, max(n/10, 10), within/10, sizes) // at the rate of the first group
+}
+
+// costs compares the servers' CPU time for a start in networks of different sizes, without what they use at rest: until a
+// new host holds a lease, and until one that restarts does. Watching is no part of it, as each host has to read all leases.
+func (m *measurement) costs(ctx context.Context, n int, within time.Duration, sizes []size) error {
+	verbs := []string{"start", "restart"}
+	each := map[string][]time.Duration{}
+	for _, s := range sizes {
+		err := m.withGroup(ctx, n, s.leases, func(g *group) error {
+			rest, err := m.serversUse(ctx, func(ctx context.Context) (int, error) {
+				return 0, lab.Sleep(ctx, min(renewalsFor, m.minute))
+			})
+			if err != nil {
+				return err
+			}
+			for i, rounds := range []int{1, m.rounds} { // a restart costs little, so there are several
+				var sum float64
+				for range rounds {
+					used, err := m.start(ctx, g, within, verbs[i])
+					if err != nil {
+						return err
+					}
+					sum += float64(used.cpu) - float64(rest.cpu)*float64(used.took)/float64(rest.took)
+				}
+				one := max(time.Duration(sum/float64(n*rounds)), time.Microsecond)
+				m.result.seconds(fmt.Sprintf("one %s among %d leases: server CPU", verbs[i], s.leases), 0, one)
+				each[verbs[i]] = append(each[verbs[i]], one)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	for _, verb := range verbs {
+		factor := float64(slices.Max(each[verb])) / float64(slices.Min(each[verb]))
+		m.result.add(fmt.Sprintf("factor: one %s, most to least of these, server CPU", verb), "times", 1.5, factor)
+	}
+	return nil
+}
+
+// start makes hosts start at random moments within a time, each with a new client. Hosts that start again must have the
+// leases and sessions that they had. Among leases of other hosts, it only returns what the servers used.
+func (m *measurement) start(ctx context.Context, g *group, within time.Duration, verb string) (servers use, err error) {
+	hosts, n := g.hosts, len(g.hosts)
 	what := fmt.Sprintf("%d hosts %s within %s: ", n, verb, within)
 	if within == 0 {
 		what = fmt.Sprintf("%d hosts %s at once: ", n, verb)
 	}
-	m.log("%s", strings.TrimSuffix(what, ": "))
+	m.log("%s, among %d leases", strings.TrimSuffix(what, ": "), g.among)
 	for i, h := range hosts {
 		if h.client != nil {
 			if err := h.client.Close(); err != nil {
-				return err
+				return servers, err
 			}
+			h.claim.Session, h.claim.Prefer, h.claim.Since = h.lease.Session, h.lease.Subnet(), h.lease.ModifyIndex
 		}
-		var err error
-		if h.client, err = m.store.open(i, network.Name, &h.meter); err != nil {
-			return err
+		if h.client, err = m.store.open(i, g.network.Name, &h.meter); err != nil {
+			return servers, err
 		}
 		h.tries = 0
+		h.known.Store(0)
 		h.received.Store(0)
-	}
-	servers, err := m.store.cpu()
-	if err != nil {
-		return err
 	}
 	clients, err := probe.CPUTime(os.Getpid())
 	if err != nil {
-		return err
+		return servers, err
 	}
-
-	limited, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	var group errgroup.Group
+	all := g.among + n
+	if g.among > 0 {
+		all = 0
+	}
 	var mu sync.Mutex
 	var lastStart, lastSeen time.Time
-	for _, h := range hosts {
-		group.Go(func() error {
-			if err := lab.Sleep(limited, rand.N(within+1)); err != nil {
+	servers, err = m.serversUse(ctx, func(ctx context.Context) (int, error) {
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		var group errgroup.Group
+		for _, h := range hosts {
+			group.Go(func() error {
+				if err := lab.Sleep(ctx, rand.N(within+1)); err != nil {
+					return err
+				}
+				begin := time.Now()
+				err := h.start(ctx, g.network, all)
+				mu.Lock()
+				defer mu.Unlock()
+				lastStart, lastSeen = later(lastStart, begin), later(lastSeen, time.Now())
 				return err
-			}
-			begin := time.Now()
-			err := h.start(limited, network, n)
-			mu.Lock()
-			defer mu.Unlock()
-			lastStart, lastSeen = later(lastStart, begin), later(lastSeen, time.Now())
-			return err
-		})
-	}
-	if err := group.Wait(); err != nil {
-		least := slices.MinFunc(hosts, func(a, b *host) int { return int(a.known.Load() - b.known.Load()) })
-		return fmt.Errorf("%d hosts %s; one has seen %d leases: %w", n, verb, least.known.Load(), err)
-	}
-	serversAfter, err := m.store.cpu()
+			})
+		}
+		return n, group.Wait()
+	})
 	if err != nil {
-		return err
+		least := slices.MinFunc(hosts, func(a, b *host) int { return int(a.known.Load() - b.known.Load()) })
+		return servers, fmt.Errorf("%d hosts %s; one has seen %d leases: %w", n, verb, least.known.Load(), err)
 	}
 	clientsAfter, err := probe.CPUTime(os.Getpid())
 	if err != nil {
-		return err
+		return servers, err
+	}
+	for _, h := range hosts {
+		if c := h.claim; c.Session != "" && (h.lease.Subnet() != c.Prefer || h.lease.Session != c.Session) {
+			return servers, fmt.Errorf("%s restarts: it had %s with session %s, and has %s with session %s",
+				c.Node, c.Prefer, c.Session, h.lease.Subnet(), h.lease.Session)
+		}
+	}
+	if g.among > 0 {
+		return servers, nil
 	}
 
 	var bytes []int64
@@ -162,13 +225,13 @@ func (m *measurement) start(ctx context.Context, network registry.Network, hosts
 	m.result.seconds(what+"last start until all have seen all", 0, lastSeen.Sub(lastStart))
 	m.result.add(what+"received by a host, median", "B", 1e6, float64(bytes[n/2]))
 	m.result.add(what+"received by a host, most", "B", 0, float64(bytes[n-1]))
-	m.result.add(what+"attempts to take a lease", "", 1.01*float64(n), float64(tries))
-	m.result.seconds(what+"server CPU", 0, serversAfter-servers)
+	m.result.add(what+"claims given up", "%", 1, 100*float64(tries-n)/float64(n))
+	m.result.seconds(what+"server CPU", 0, servers.cpu)
 	m.result.seconds(what+"client CPU", 0, clientsAfter-clients)
-	return nil
+	return servers, nil
 }
 
-// start takes a lease and watches until n leases are known, with the time limit of an agent. It retries
+// start takes a lease and watches until n leases are known, 0 for not at all, with the time limit of an agent. It retries
 // after 1 to 2 s where an agent's pauses grow.
 func (h *host) start(ctx context.Context, network registry.Network, n int) (err error) {
 	again := func(err error) error {
@@ -190,7 +253,7 @@ func (h *host) start(ctx context.Context, network registry.Network, n int) (err 
 			return err
 		}
 	}
-	for index := registry.Known; ; {
+	for index := registry.Known; int(h.known.Load()) != n; {
 		set, next, err := h.client.WatchLeases(ctx, network, index)
 		if err != nil {
 			if err := again(err); err != nil {
@@ -200,10 +263,8 @@ func (h *host) start(ctx context.Context, network registry.Network, n int) (err 
 		}
 		index = next
 		h.known.Store(int64(len(set.Leases)))
-		if len(set.Leases) == n {
-			return nil
-		}
 	}
+	return nil
 }
 
 // renewals renews all leases much more often than agents do and converts the cost of one renewal to

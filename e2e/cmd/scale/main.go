@@ -1,6 +1,6 @@
 // Scale measures the cost of leno's registry in a large network: what hosts receive, how much CPU
 // Consul's servers and the hosts use, and how soon a change is seen, in comparison with a plain
-// watch on the same machine. `make scale` runs it.
+// watch on the same machine; and how soon hosts that start have leases. `make scale` runs it.
 //
 // Hosts are registry clients in this process; Consul or etcd is three real servers on loopback.
 package main
@@ -26,7 +26,7 @@ import (
 func main() { os.Exit(program.Main("scale", start)) }
 
 // limit ends a run that hangs.
-const limit = 40 * time.Minute
+const limit = 2 * time.Hour
 
 // options are the command-line options.
 type options struct {
@@ -48,11 +48,11 @@ func start(ctx context.Context, args []string) error {
 	flags.StringVar(&o.leno, "leno", "bin/leno", "the leno `binary`, built without the race detector")
 	consul := flags.String("consul", "", "the Consul `binary`; default: as the tests find it")
 	etcd := flags.String("etcd", "", "the etcd `binary`; default: as the tests find it")
-	stores := flags.String("stores", lab.StoreConsul, "`names` of the stores, with commas: consul, etcd")
+	stores := flags.String("stores", lab.StoreConsul+","+lab.StoreEtcd, "`names` of the stores, with commas: consul, etcd")
 	sizes := flags.String("sizes", "1000/500,5000/200,10000/100", "`leases/watchers`, with commas")
 	layouts := flags.String("layouts", "leno,plain,nogzip", "`names` of the ways to watch, with commas")
 	flags.IntVar(&o.rounds, "rounds", 3, "`number` of runs of what takes no time")
-	flags.IntVar(&o.hosts, "hosts", 1000, "`number` of hosts that start within ten seconds and then renew; 0 for none")
+	flags.IntVar(&o.hosts, "hosts", 1000, "`number` of hosts that start within ten seconds, twice as many within a minute; 0 for none")
 	flags.BoolVar(&o.rest, "rest", true, "measure what happens at rest, at the first size")
 	flags.BoolVar(&o.memory, "memory", true, "measure memory at each size")
 	asJSON := flags.Bool("json", false, "print JSON")
@@ -178,7 +178,7 @@ func (m *measurement) all(ctx context.Context, o options, dir string) (err error
 		}
 	}
 	if o.hosts > 0 {
-		return m.starts(ctx, o.hosts, 10*time.Second)
+		return m.starts(ctx, o.hosts, 10*time.Second, o.sizes)
 	}
 	return nil
 }

@@ -160,7 +160,7 @@ func (r *result) table(out io.Writer) error {
 	return w.Flush()
 }
 
-// aim describes the aim and whether it was missed.
+// aim describes the aim and whether it was met.
 func (r *row) aim() string {
 	if r.Aim == nil {
 		return ""
@@ -179,7 +179,7 @@ func (r *row) aim() string {
 
 func verdict(aim string, met bool) string {
 	if met {
-		return aim
+		return aim + ", met"
 	}
 	return aim + ", missed"
 }
@@ -193,6 +193,8 @@ func (f *figure) in(value float64) string {
 		return bytesOf(value)
 	case "":
 		return fmt.Sprintf("%.0f", value)
+	case "times":
+		return fmt.Sprintf("%.2f times", value)
 	}
 	return fmt.Sprintf("%.1f %s", value, f.Unit)
 }

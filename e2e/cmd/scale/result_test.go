@@ -51,13 +51,13 @@ func TestTable(t *testing.T) {
 	}
 	want := []string{
 		"10000 LEASES, 100 WATCHERS LAYOUT SEEN BY ALL A WATCHER ALL VIEWS SERVER CPU CLIENT CPU RUNS AIM",
-		"one change leno 90 ms 2500 B 250 kB 1.0 1.00 s - 3 100 ms; 2000 B, missed",
+		"one change leno 90 ms 2500 B 250 kB 1.0 1.00 s - 3 100 ms, met; 2000 B, missed",
 		"one change plain watch 2.00 s 123 kB 12.3 MB 0.0 - 50 µs 1",
 		"edit by hand leno 2.00 s 0 B 0 B 0.0 - - 1",
 		"",
 		"WHAT VALUE AIM",
 		"one host 1.2 MB 1.0 MB, missed",
-		"one start 1.50 s 2.00 s",
+		"one start 1.50 s 2.00 s, met",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

@@ -83,7 +83,7 @@ func testShort(ctx context.Context, t *testing.T, c store, most map[string]float
 	if err := silence(ctx, m, s); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.starts(ctx, 40, time.Second); err != nil {
+	if err := m.starts(ctx, 40, time.Second, []size{s, {400, 0}}); err != nil {
 		t.Fatal(err)
 	}
 	r.finish()
