@@ -116,6 +116,9 @@ func (s *suite) churn(rnd *rand.Rand) {
 		if step == 5000 {
 			s.Fatalf("not every case has happened: %v", got)
 		}
+		if rnd.IntN(8) == 0 {
+			r.Reconnect()
+		}
 		i := rnd.IntN(40)
 		c := s.claim(i)
 		c.Hold = time.Nanosecond

@@ -2,6 +2,7 @@ package registrytest
 
 import (
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"sync"
 
@@ -22,7 +23,7 @@ func (s *suite) together(n registry.Network, claims ...registry.Claim) []result 
 	return s.race(n, clients, claims)
 }
 
-// race makes all claims at the same time, each with its client.
+// race makes all claims at the same time, each with its client. About half of the clients reconnect in the meantime.
 func (s *suite) race(n registry.Network, clients []registry.Registry, claims []registry.Claim) []result {
 	out := make([]result, len(claims))
 	ctx := s.ctx()
@@ -33,6 +34,9 @@ func (s *suite) race(n registry.Network, clients []registry.Registry, claims []r
 			<-start
 			out[i].lease, out[i].err = clients[i].Acquire(ctx, n, c)
 		})
+		if rand.IntN(2) == 0 {
+			wg.Go(func() { <-start; clients[i].Reconnect() })
+		}
 	}
 	close(start)
 	wg.Wait()
