@@ -78,8 +78,8 @@ func (m *measurement) withGroup(ctx context.Context, n, among int, do func(*grou
 	return do(g)
 }
 
-// starts makes n hosts start within a time and then restart at once, and twice as many start within six times that. Then
-// it compares starts in networks of different sizes.
+// starts makes n hosts start within a time and then restart at once, and twice as many start within six times that.
+// Then it compares starts in networks of different sizes.
 func (m *measurement) starts(ctx context.Context, n int, within time.Duration, sizes []size) error {
 	err := m.withGroup(ctx, n, 0, func(g *group) error {
 		if _, err := m.start(ctx, g, within, "start"); err != nil {
@@ -103,8 +103,9 @@ func (m *measurement) starts(ctx context.Context, n int, within time.Duration, s
 	return m.costs(ctx, max(n/10, 10), within/10, sizes) // at the rate of the first group
 }
 
-// costs compares the servers' CPU time for a start in networks of different sizes, without what they use at rest: until a
-// new host holds a lease, and until one that restarts does. Watching is no part of it, as each host has to read all leases.
+// costs compares the servers' CPU time for a start in networks of different sizes, without what they use at rest: until
+// a new host holds a lease, and until one that restarts does. Watching is no part of it, as each host has to read all
+// leases.
 func (m *measurement) costs(ctx context.Context, n int, within time.Duration, sizes []size) error {
 	verbs := []string{"start", "restart"}
 	each := map[string][]time.Duration{}
@@ -231,8 +232,8 @@ func (m *measurement) start(ctx context.Context, g *group, within time.Duration,
 	return servers, nil
 }
 
-// start takes a lease and watches until n leases are known, 0 for not at all, with the time limit of an agent. It retries
-// after 1 to 2 s where an agent's pauses grow.
+// start takes a lease and watches until n leases are known, 0 for not at all, with the time limit of an agent. It
+// retries after 1 to 2 s where an agent's pauses grow.
 func (h *host) start(ctx context.Context, network registry.Network, n int) (err error) {
 	again := func(err error) error {
 		if errors.Is(err, registry.ErrDuplicateNode) || errors.Is(err, registry.ErrNetworkFull) || ctx.Err() != nil {
