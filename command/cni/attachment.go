@@ -241,7 +241,7 @@ func (a attachment) release(ctx context.Context) error {
 		case file.phase != phaseUnreadable:
 			err = a.undo(ctx, file.Record)
 		case namespaceExists(a.args.Netns):
-			err = removeInterface(a.args)
+			err = removeInterface(a.args.Netns, a.args.IfName)
 		}
 		if err != nil {
 			return err

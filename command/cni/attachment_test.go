@@ -31,6 +31,7 @@ func newContainer(t *testing.T) container {
 	const script = `#!/bin/sh
 echo $CNI_COMMAND >> %[1]s/calls
 echo $CNI_NETNS > %[1]s/netns
+[ -e %[1]s/refusing ] && { echo '{"code": 7, "msg": "refused"}'; exit 1; }
 [ $CNI_COMMAND = ADD ] || { [ -z "$CNI_ARGS" ]; exit; }
 [ -e %[1]s/broken ] && { echo '{"code": 7, "msg": "broken"}'; exit 1; }
 echo '{"cniVersion": "1.0.0", "interfaces": [{"name": "veth1", "mac": "0a:58:00:00:00:01"}]}'
@@ -74,6 +75,27 @@ func (c container) del(name string, inNamespace bool) error {
 		a.args.Netns = ""
 	}
 	return a.release(c.t.Context())
+}
+
+// refuse makes the plugin refuse every command, as one that does not accept its configuration.
+func (c container) refuse() error {
+	return os.WriteFile(filepath.Join(c.plugins, "refusing"), nil, 0o644)
+}
+
+// given returns what the container has: the interface, and its address in host-local's store.
+func (c container) given() (out []string) {
+	c.t.Helper()
+	if _, err := c.ns.Try("ip link show eth0"); err == nil {
+		out = append(out, "interface")
+	}
+	if _, err := os.Stat(c.address()); err == nil {
+		out = append(out, "address")
+	}
+	return out
+}
+
+func (c container) address() string {
+	return filepath.Join(addressDir(c.dataDir), "default", "10.5.34.2")
 }
 
 // write writes a record's file as a crash leaves it.
@@ -140,6 +162,26 @@ func TestAttachment(t *testing.T) {
 		}
 		return nil
 	}
+	// halfGiven is what a plugin that ended in its middle leaves.
+	halfGiven := func(c container) {
+		begun(c)
+		c.ns.Sh("ip link add eth0 type bridge")
+		err := errors.Join(c.refuse(), os.MkdirAll(filepath.Dir(c.address()), 0o700),
+			os.WriteFile(c.address(), []byte("c1\r\neth0"), 0o600))
+		if err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	// withNothing calls do, after which the container must have nothing.
+	withNothing := func(do func(container) error) func(container) error {
+		return func(c container) error {
+			err := do(c)
+			if given := c.given(); len(given) > 0 {
+				c.t.Errorf("the container still has %q", given)
+			}
+			return err
+		}
+	}
 	unreadable := func(c container) { c.write("a", func(r *record) { r.Version++ }) }
 	for _, tt := range []struct {
 		name   string
@@ -152,6 +194,26 @@ func TestAttachment(t *testing.T) {
 		{name: "ADD fails", do: func(c container) error {
 			return errors.Join(os.WriteFile(filepath.Join(c.plugins, "broken"), nil, 0o644), c.add("a"))
 		}, code: 7, want: "ADD DEL"},
+		{name: "ADD fails, and so does its DEL", do: func(c container) error {
+			return errors.Join(c.refuse(), c.add("a"))
+		}, code: 7, want: "ADD DEL"},
+		{name: "ADD by a plugin that does not exist", do: func(c container) error {
+			return errors.Join(os.Remove(filepath.Join(c.plugins, "fake")), c.add("a"))
+		}, code: codeNoPlugin, want: ""},
+		{name: "ADD after one that the plugin refuses to undo", before: halfGiven, do: withNothing(func(c container) error {
+			a, _ := c.attachment("a")
+			return a.prepare(c.t.Context())
+		}), want: "DEL"},
+		{name: "DEL that the plugin refuses, after a crash", before: halfGiven, do: withNothing(func(c container) error {
+			return c.del("a", true)
+		}), want: "DEL"},
+		{name: "DEL that the plugin refuses", before: attached, do: func(c container) error {
+			return errors.Join(c.refuse(), c.del("a", true))
+		}, code: 7, want: "DEL a:attached"},
+		{name: "GC that the plugin refuses", before: halfGiven, do: withNothing(func(c container) error {
+			a, _ := c.attachment("a")
+			return collector{a.records, c.plugins}.collect(t.Context(), found(t, a)[0])
+		}), want: "DEL"},
 		{name: "ADD after a crash", before: begun, do: func(c container) error { return c.add("a") }, want: "DEL ADD a:attached"},
 		{name: "ADD after a crash that left no record", before: unreadable, do: func(c container) error { return c.add("a") }, want: "ADD a:attached"},
 		{name: "ADD again", before: attached, do: func(c container) error { return c.add("a") }, code: codeAttached, want: "a:attached"},

@@ -3,6 +3,8 @@ package cni
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -32,7 +34,8 @@ const undoTime = 30 * time.Second
 
 // undo removes an interface and then its addresses, even when the call is being cancelled. netns is the namespace that
 // the runtime names, "" for none: if the interface is in another one, it is removed there. The plugin gets no CNI_ARGS:
-// it may reject them, and all that it needs is in the record.
+// it may reject them, and all that it needs is in the record. A plugin that refused an ADD may refuse each DEL with its
+// configuration, so undo then works without it, but not after an ADD that succeeded: there may be rules to remove.
 func (c collector) undo(ctx context.Context, r record, netns string) error {
 	netns, err := namespaceOf(r, netns)
 	if err != nil {
@@ -52,7 +55,18 @@ func (c collector) undo(ctx context.Context, r record, netns string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
 	args := &invoke.Args{Command: "DEL", ContainerID: r.ContainerID, NetNS: netns, IfName: r.IfName, Path: c.path}
-	return callPlugin(ctx, r.delegation(), r.Config, args)
+	err = callPlugin(ctx, r.delegation(), r.Config, args)
+	if err == nil || r.phase() != phaseBegun {
+		return err
+	}
+	fmt.Fprintf(os.Stderr, "leno-cni: container %s: undoing an unfinished ADD without its plugin: %s\n",
+		r.ContainerID, err)
+	if inside {
+		if err := removeInterface(netns, r.IfName); err != nil {
+			return err
+		}
+	}
+	return releaseAddresses(c.records.dataDir, filterOwned(r.key()))
 }
 
 // releaseGone releases what is left of the network's containers that no longer exist, and addresses without

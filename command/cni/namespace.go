@@ -152,13 +152,13 @@ func checkInterface(args *skel.CmdArgs) error {
 }
 
 // removeInterface removes an interface of which only the name is known.
-func removeInterface(args *skel.CmdArgs) error {
-	return inNamespace(args.Netns, args.IfName, func(inside *netlink.Handle, link netlink.Link) error {
+func removeInterface(path, ifName string) error {
+	return inNamespace(path, ifName, func(inside *netlink.Handle, link netlink.Link) error {
 		if link == nil {
 			return nil
 		}
 		if err := inside.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
-			return fmt.Errorf("remove %s in %s: %w", args.IfName, args.Netns, err)
+			return fmt.Errorf("remove %s in %s: %w", ifName, path, err)
 		}
 		return nil
 	})

@@ -93,6 +93,9 @@ func TestErrors(t *testing.T) {
 		{"fine", "", fine, 0, `"10.5.34.`},
 		{"DEL with arguments that bridge rejects", "CNI_COMMAND=DEL CNI_ARGS=K=V", fine, 0, ""},
 		{"ADD with arguments that bridge rejects", "CNI_ARGS=K=V", fine, types.ErrInternal, "K"},
+		{"a VLAN that bridge refuses", "", strings.Replace(fine, "}", `,"delegate":{"vlan":5000}}`, 1), types.ErrInternal, "5000"},
+		{"ADD without the VLAN", "", fine, 0, `"10.5.34.`},
+		{"DEL after both", "CNI_COMMAND=DEL", fine, 0, ""},
 		// A bridge that never had an address and has no port any more.
 		{"failed before", "CNI_PATH=" + noIPAM, other, 100, "host-local"},
 		{"fine after that", "", other, 0, `"10.5.34.`},
