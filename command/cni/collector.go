@@ -32,6 +32,8 @@ func (c collector) collect(ctx context.Context, file recordFile) error {
 // undoTime bounds undoing, which also runs when the call's own time is over.
 const undoTime = 30 * time.Second
 
+var errUndoTime = fmt.Errorf("it did not end within %s", undoTime)
+
 // undo removes an interface and then its addresses, even when the call is being cancelled. netns is the namespace that
 // the runtime names, "" for none: if the interface is in another one, it is removed there. The plugin gets no CNI_ARGS:
 // it may reject them, and all that it needs is in the record. A plugin that refused an ADD may refuse each DEL with its
@@ -52,7 +54,7 @@ func (c collector) undo(ctx context.Context, r record, netns string) error {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), undoTime, errUndoTime)
 	defer cancel()
 	args := &invoke.Args{Command: "DEL", ContainerID: r.ContainerID, NetNS: netns, IfName: r.IfName, Path: c.path}
 	err = callPlugin(ctx, r.delegation(), r.Config, args)

@@ -33,6 +33,10 @@ func (*executor) FindInPath(plugin string, paths []string) (string, error) {
 // busyPause is the time between attempts to run a plugin that is being installed.
 const busyPause = 200 * time.Millisecond
 
+// outputDelay is how long the output of a plugin that has ended is waited for. A child that it left running may keep it
+// open.
+const outputDelay = time.Second
+
 // ExecPlugin runs a plugin and returns its standard output, or its error as a
 // *types.Error.
 func (e *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
@@ -43,14 +47,15 @@ func (e *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, en
 	for tries := 5; ; tries-- {
 		var stdout, stderr bytes.Buffer
 		c := exec.CommandContext(ctx, path)
+		c.WaitDelay = outputDelay
 		c.Env, c.Stdin, c.Stdout, c.Stderr = environ, bytes.NewReader(stdin), &stdout, &stderr
 		c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		err := c.Run()
 		switch {
-		case err == nil:
+		case err == nil || errors.Is(err, exec.ErrWaitDelay): // the latter only after success
 			return stdout.Bytes(), nil
 		case !errors.Is(err, syscall.ETXTBSY) || tries == 0:
-			return nil, pluginError(err, stdout.Bytes(), stderr.Bytes())
+			return nil, pluginError(ctx, err, stdout.Bytes(), stderr.Bytes())
 		}
 		select {
 		case <-ctx.Done():
@@ -61,9 +66,11 @@ func (e *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, en
 }
 
 // pluginError returns the error that a plugin reported, in whatever form.
-func pluginError(err error, stdout, stderr []byte) error {
+func pluginError(ctx context.Context, err error, stdout, stderr []byte) error {
 	e := new(types.Error)
 	switch {
+	case ctx.Err() != nil:
+		e.Msg = fmt.Sprintf("it was stopped: %v", context.Cause(ctx))
 	case len(stdout) == 0 && len(stderr) == 0:
 		e.Msg = fmt.Sprintf("it ended without an error message: %v", err)
 	case len(stdout) == 0:
