@@ -116,6 +116,9 @@ func (c collector) callGC(ctx context.Context, conf networkConf, all []recordFil
 			continue
 		}
 		called[key] = true
+		if checkVersion(ctx, d.Plugin, c.path, conf.CNIVersion) != nil {
+			continue // it has no GC
+		}
 		config, err := d.withValues(map[string]any{"cniVersion": conf.CNIVersion, "cni.dev/valid-attachments": valid})
 		if err == nil {
 			err = callPlugin(ctx, d, config, &invoke.Args{Command: "GC", Path: c.path})

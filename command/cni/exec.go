@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -91,6 +92,23 @@ func callPlugin(ctx context.Context, d delegation, conf []byte, args *invoke.Arg
 		return pluginErrorf(d, args.Path, err)
 	}
 	return nil
+}
+
+// checkVersion returns an error if a plugin says that it does not support a version of the specification. A plugin that
+// is missing, or does not say, fails when it is called.
+func checkVersion(ctx context.Context, plugin, path, version string) error {
+	file, err := invoke.FindInPath(plugin, strings.Split(path, string(os.PathListSeparator)))
+	if err != nil {
+		return nil
+	}
+	info, err := invoke.GetVersionInfo(ctx, file, &executor{})
+	if err != nil || slices.Contains(info.SupportedVersions(), version) {
+		return nil
+	}
+	return errorf(types.ErrIncompatibleCNIVersion,
+		"plugin %s does not support cniVersion %s, so ADD would fail: install a newer one "+
+			"(reference plugins 1.6.0 or later), or set cniVersion to one of %s",
+		plugin, version, strings.Join(info.SupportedVersions(), ", "))
 }
 
 // pluginErrorf adds to a plugin's error the name of the plugin and, if a person can act, the fix.

@@ -46,6 +46,9 @@ func (p *plugin) status(ctx context.Context, args *skel.CmdArgs) error {
 		if _, err := invoke.FindInPath(plugin, strings.Split(args.Path, ":")); err != nil {
 			return notAvailableError(pluginErrorf(d, args.Path, err))
 		}
+		if err := checkVersion(ctx, plugin, args.Path, c.CNIVersion); err != nil {
+			return notAvailableError(err)
+		}
 	}
 	if c.SubnetFile == "" && p.agentError == nil {
 		if err := p.checkReachable(ctx, c, f.Network); err != nil {
