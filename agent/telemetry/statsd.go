@@ -131,7 +131,11 @@ func (t *Telemetry) sendGauges() (err error) {
 	for _, s := range t.senders { // which only this goroutine replaces
 		var lines []string
 		for _, g := range gauges {
-			lines = append(lines, s.line(g.metric, g.values, g.value, "g"))
+			line := s.line(g.metric, g.values, g.value, "g")
+			if g.value < 0 && !s.tags { // statsd subtracts a gauge with a minus sign from the one before
+				line = s.line(g.metric, g.values, 0, "g") + "\n" + line
+			}
+			lines = append(lines, line)
 		}
 		err = errors.Join(err, s.write(lines))
 	}

@@ -215,6 +215,37 @@ func TestSenders(t *testing.T) {
 	}
 }
 
+// TestNegativeGauge: statsd takes a gauge with a sign for a difference, dogstatsd for the value.
+func TestNegativeGauge(t *testing.T) {
+	statsd, toStatsd := receiver(t)
+	dogstatsd, toDogstatsd := receiver(t)
+	m := quiet(Config{Statsd: statsd, Dogstatsd: dogstatsd}, func(to *Reading) {
+		to.Gauge(LeaseLapse, -12.5, "a")
+		to.Gauge(LeaseLapse, 12.5, "b")
+	})
+	senders, err := newSenders(t.Context(), m.currentConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.replaceSenders(senders)
+	defer m.replaceSenders(nil)
+	if err := m.sendGauges(); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		lines func() []string
+		want  []string
+	}{
+		{toStatsd, []string{"leno.lease.lapse_seconds.a:0|g", "leno.lease.lapse_seconds.a:-12.5|g", "leno.lease.lapse_seconds.b:12.5|g"}},
+		{toDogstatsd, []string{"leno.lease.lapse_seconds:-12.5|g|#network:a", "leno.lease.lapse_seconds:12.5|g|#network:b"}},
+	} {
+		arrives(t, tt.lines, tt.want...)
+		if got := tt.lines(); !slices.Equal(got, tt.want) {
+			t.Errorf("got %q, want %q", got, tt.want)
+		}
+	}
+}
+
 // TestUnresolved checks that an unknown address stops nothing else.
 func TestUnresolved(t *testing.T) {
 	m := quiet(Config{Retention: time.Hour, Dogstatsd: "nobody.invalid:8125", Statsd: "nobody.invalid:8125"}, nil)
