@@ -158,7 +158,7 @@ func personsAccount(t *testing.T, m *machine, deb string) {
 }
 
 // unitByHand has the unit of a manual installation on the host. The package warns that this unit
-// hides its own.
+// hides its own, and its removal does not stop that unit.
 func unitByHand(t *testing.T, m *machine, deb string) {
 	const unit, hint = "/etc/systemd/system/leno.service", "leno: /etc/systemd/system/leno.service hides the package's unit"
 	text, err := os.ReadFile(source + "examples/systemd/leno.service")
@@ -169,6 +169,9 @@ func unitByHand(t *testing.T, m *machine, deb string) {
 	if said := m.must("dpkg", "--install", deb); !strings.Contains(said, hint) {
 		t.Errorf("nothing is said of the unit: %s", said)
 	}
+	m.called("installation", "--system daemon-reload", managersReload)
+	m.must("dpkg", "--remove", "leno")
+	m.called("removal", "--system daemon-reload")
 	m.must("rm", unit)
 	if said := m.must("dpkg", "--install", deb); strings.Contains(said, hint) {
 		t.Errorf("without a unit: %s", said)

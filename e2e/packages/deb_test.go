@@ -66,7 +66,8 @@ func TestDebFiles(t *testing.T) {
 	m.manual()
 	m.documented()
 
-	m.must("dpkg", "--purge", "leno")
+	m.must("sh", "-euc", "install -d /var/lib/leno; mount -t tmpfs state /var/lib/leno; touch /var/lib/leno/node-id; "+
+		"dpkg --purge leno; test ! -e /var/lib/leno/node-id; umount /var/lib/leno; rmdir /var/lib/leno")
 	if diff := cmp.Diff(before, m.files()); diff != "" {
 		t.Errorf("after a purge:\n%s", diff)
 	}
@@ -227,7 +228,7 @@ network "default" {
 
 	t.Log("upgrade")
 	m.must("dpkg", "--install", next)
-	m.called("upgrade", "--system daemon-reload", "--no-block try-restart leno.service")
+	m.called("upgrade", "--system daemon-reload", "--no-block try-restart leno.service", managersReload)
 	h.restart("1.1.0-rc1")
 	// Back to the first version, with an administrator who restarts services manually.
 	m.write("/usr/sbin/policy-rc.d", "#!/bin/sh\nexit 101\n", 0o755)
@@ -272,7 +273,7 @@ network "default" {
 
 	t.Log("installation after a removal")
 	m.must("dpkg", "--install", first)
-	m.called("installation after a removal", "--system daemon-reload", "--no-block try-restart leno.service")
+	m.called("installation after a removal", "--system daemon-reload", "--no-block try-restart leno.service", managersReload)
 	h.start("1.0.0")
 	if got := m.read("/var/lib/leno/node-id"); got != node {
 		t.Errorf("node id %s, before %s", got, node)

@@ -163,7 +163,7 @@ func (m *machine) files() []string {
 	return lines
 }
 
-// managersReload is what an installation asks of programs that manage networks.
+// managersReload is what an installation or an upgrade asks of programs that manage networks.
 const managersReload = "--no-block reload systemd-networkd.service NetworkManager.service"
 
 // calls is the file to which the fake systemctl writes.
