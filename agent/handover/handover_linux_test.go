@@ -194,6 +194,56 @@ ip route add fd00:5:0:2::/64 via fd00:5:0:2:: dev leno-default onlink proto 108`
 	}
 }
 
+// TestReturnAgain: a Return that was killed when it had renamed the device is repeated with the same result.
+func TestReturnAgain(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: network namespaces")
+	}
+	removed := Change{Kind: Route, Name: "fd00:5:0:2::/64", Removed: true}
+	route := Change{Kind: Route, Name: "10.5.2.0/24", Detail: "via 10.5.2.0"}
+	for name, tt := range map[string]struct {
+		killed string
+		want   []Change
+	}{
+		"before it removed the alias": {"true", []Change{{Kind: Device, Name: "flannel.1", Detail: "gets the name flannel.1"}, route, removed}},
+		"after that":                  {"ip link set flannel.1 alias ''", []Change{route, removed}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := handedOver{nstest.New(t), Options{Network: networkOf(t, "vxlan", `{}`)}}
+			h.ns.Sh(underlay + `
+ip link add flannel.1 address c6:00:00:00:00:04 type vxlan id 1 local 192.0.2.1 dev eth0 dstport 8472 nolearning
+ip link set flannel.1 up alias "leno network default"
+ip route add 10.5.2.0/24 via 10.5.2.0 dev flannel.1 onlink proto 108
+ip route add fd00:5:0:2::/64 via fd00:5:0:2:: dev flannel.1 onlink proto 108
+` + tt.killed)
+			if diff := cmp.Diff(tt.want, h.run(t, true).Changes); diff != "" {
+				t.Error(diff)
+			}
+			if got := kernelState(h.ns); got != "flannel.1 c6:00:00:00:00:04 192.0.2.1\n10.5.2.0/24 via 10.5.2.0 dev flannel.1 onlink" {
+				t.Error(got)
+			}
+			if again := h.run(t, true); len(again.Changes) != 0 {
+				t.Errorf("returned again: %+v", again)
+			}
+		})
+	}
+}
+
+// TestReturnWithoutGateway: a route without a gateway is reported as such.
+func TestReturnWithoutGateway(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: network namespaces")
+	}
+	h := handedOver{nstest.New(t), Options{Network: networkOf(t, "udp", `{"port":8285}`)}}
+	h.ns.Sh(underlay + `
+ip tuntap add leno-default mode tun; ip link set leno-default up
+ip route add 10.5.2.0/24 dev leno-default proto 108`)
+	want := []Change{{Kind: Route, Name: "10.5.2.0/24", Detail: "without a gateway"}}
+	if diff := cmp.Diff(want, h.run(t, true).Changes); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // TestHandoverAfterSwitch: after a switch to the network's other device, leno finds flannel's device as that one, and
 // flannel gets it back.
 func TestHandoverAfterSwitch(t *testing.T) {
@@ -229,7 +279,7 @@ ip link add flannel.1 type bridge`)
 	before := h.ns.Sh("ip -o link | cut -d: -f 1,2")
 	var err error
 	h.ns.Do(func() { _, err = Return(t.Context(), h.options) })
-	if err == nil || !strings.Contains(err.Error(), "leno-default") || !strings.Contains(err.Error(), "file exists") {
+	if err == nil || err.Error() != "device leno-default: flannel.1 exists already: remove that device, or give it another name" {
 		t.Errorf("error %v", err)
 	}
 	if after := h.ns.Sh("ip -o link | cut -d: -f 1,2"); after != before {

@@ -111,13 +111,13 @@ func (h *host) isToPeer(r netlink.Route) bool {
 	return false
 }
 
-// giveBack gives leno's devices flannel's names.
+// giveBack gives leno's devices flannel's names. Some have them already if it was killed before.
 func (h *host) giveBack(context.Context) error {
 	name := h.Network.Name
 	names := backend.LinkNames(name)
 	aliases := []string{backend.LinkAlias(name), backend.LinkAliasB(name), backend.OtherFamilyLinkAlias(name)}
 	devices, err := h.tunnels(func(a *netlink.LinkAttrs) bool {
-		return slices.Contains(names, a.Name) || slices.Contains(aliases, a.Alias)
+		return slices.Contains(names, a.Name) || slices.Contains(aliases, a.Alias) || flannel.IsLink(a.Name)
 	})
 	if err != nil {
 		return err
@@ -127,6 +127,9 @@ func (h *host) giveBack(context.Context) error {
 	for _, t := range devices {
 		overIPv4[t.Index] = t.local.Is4()
 		to := flannelName(t.local, t.VxlanId)
+		if t.Name == to && t.Alias == "" {
+			continue
+		}
 		err = errors.Join(err, h.change(Change{Kind: Device, Name: t.Name, Detail: "gets the name " + to}, func() error {
 			if err := rename(t, to); err != nil {
 				return err
@@ -155,6 +158,9 @@ func rename(t tunnel, name string) error {
 	if errors.Is(err, unix.EBUSY) {
 		err = errors.Join(netlink.LinkSetDown(t.Vxlan), netlink.LinkSetName(t.Vxlan, name), netlink.LinkSetUp(t.Vxlan))
 	}
+	if errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("%s exists already: remove that device, or give it another name", name)
+	}
 	return err
 }
 
@@ -182,7 +188,10 @@ func (h *host) routes(protocol netlink.RouteProtocol) (out []netlink.Route, err 
 
 // setProtocol changes the protocol of a route in place.
 func (h *host) setProtocol(r netlink.Route, protocol netlink.RouteProtocol) error {
-	c := Change{Kind: Route, Name: kernel.ToPrefix(r.Dst).String(), Detail: "via " + kernel.ToAddr(r.Gw).String()}
+	c := Change{Kind: Route, Name: kernel.ToPrefix(r.Dst).String(), Detail: "without a gateway"}
+	if r.Gw != nil {
+		c.Detail = "via " + kernel.ToAddr(r.Gw).String()
+	}
 	return h.change(c, func() error {
 		r.Protocol = protocol
 		r.Flags &= int(netlink.FLAG_ONLINK) // the others are the kernel's answer
