@@ -288,6 +288,31 @@ func TestAttachment(t *testing.T) {
 	}
 }
 
+// TestLocksOfGoneContainers: with what is left of a container that is gone, its lock file is removed.
+func TestLocksOfGoneContainers(t *testing.T) {
+	c := newContainer(t)
+	c.write("a", func(r *record) { r.Done, r.Netns = true, "/run/netns/gone" })
+	c.write("a", func(r *record) { r.Done, r.ContainerID = true, "c2" })
+	for _, id := range []string{"c1", "c2"} {
+		unlock, err := lockContainer(t.Context(), c.dataDir, id, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		unlock()
+	}
+	a, _ := c.attachment("a")
+	if !(collector{a.records, c.plugins}).releaseGone(t.Context(), "default") {
+		t.Error("released nothing")
+	}
+	locks, err := filepath.Glob(filepath.Join(lockDir(c.dataDir), "*"))
+	if err != nil || len(locks) != 1 || filepath.Base(locks[0]) != "c2" {
+		t.Errorf("%v: lock files %q", err, locks)
+	}
+	if got := c.state(); got != "DEL a:attached" {
+		t.Error(got)
+	}
+}
+
 // TestOtherNamespace: DEL and GC remove the interface where it is, whatever namespace DEL names, before its address is
 // released.
 func TestOtherNamespace(t *testing.T) {

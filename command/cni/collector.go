@@ -79,10 +79,16 @@ func (c collector) releaseGone(ctx context.Context, network string) bool {
 		return false
 	}
 	released := false
+	var kept []string
 	for _, file := range all {
-		if isReapable(file, network) {
-			released = c.collect(ctx, file) == nil || released
+		if isReapable(file, network) && c.collect(ctx, file) == nil {
+			released = true
+		} else {
+			kept = append(kept, file.Record.ContainerID)
 		}
+	}
+	if released {
+		_ = removeLocks(c.records.dataDir, kept...) // GC tries again
 	}
 	// An error needs no report: ADD reports that no address is left.
 	n, _ := releaseFrom(filepath.Join(addressDir(c.records.dataDir), network), c.records.filterOrphans(nil))
