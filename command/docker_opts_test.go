@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -326,6 +327,28 @@ func TestDockerOptsRefuses(t *testing.T) {
 	}
 }
 
+// TestDockerOptsPipe: a pipe in place of a file is refused, because reading it could wait forever.
+func TestDockerOptsPipe(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	dir := subnetFiles(t)
+	pipe := filepath.Join(dir, "pipe.env")
+	if err := syscall.Mkfifo(pipe, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	subnets := "-subnet-file=" + filepath.Join(dir, "default.env")
+	for _, args := range [][]string{
+		{"-subnet-file=" + pipe, "-daemon-json=" + os.DevNull},
+		{subnets, "-daemon-json=" + pipe, "-format=env"},
+		{subnets, "-format=json", "-write=" + pipe},
+		{subnets, "-daemon-json=" + os.DevNull, "-format=env", "-write=" + pipe},
+	} {
+		got := world{}.run(append([]string{"docker-opts", "-docker-version=28.3.2"}, args...)...)
+		if got.code != cli.ExitFailed || !strings.Contains(strings.Join(strings.Fields(got.stderr), " "), pipe+": is not a regular file") {
+			t.Errorf("%q: %+v", args, got)
+		}
+	}
+}
+
 // TestDockerOptsReadsDaemonJSON: the kind of rules is that of daemon.json, unless a flag says it.
 func TestDockerOptsReadsDaemonJSON(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
@@ -454,7 +477,7 @@ func TestDockerOptsWrites(t *testing.T) {
 	}
 	run(cli.ExitDone, "is up to date", "-format=env", "-write="+path)
 	run(cli.ExitFailed, "no such file or directory", "-format=env", "-write="+filepath.Join(dir, "none", "x"))
-	run(cli.ExitFailed, "is a directory", "-format=env", "-write="+dir)
+	run(cli.ExitFailed, "is not a regular file", "-format=env", "-write="+dir)
 	run(cli.ExitUsage, "-write needs", "-write="+path)
 	run(cli.ExitUsage, `-format: "xml" is none of`, "-format=xml")
 	run(cli.ExitUsage, "cannot be used together", "-network=x")

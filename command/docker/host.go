@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/files"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/backend/kernel"
@@ -52,7 +52,7 @@ func (h *host) flags(fs *flag.FlagSet) {
 // readConfig returns the content of the daemon.json at path and, if replace is false, accepts what dockerd accepts. A
 // missing file is empty.
 func readConfig(path string, replace bool) (text []byte, c dockeropts.Config, err error) {
-	text, err = os.ReadFile(path)
+	text, err = readNamedFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, err
 	}
@@ -64,6 +64,13 @@ func readConfig(path string, replace bool) (text []byte, c dockeropts.Config, er
 		return nil, nil, fmt.Errorf("%s %w; it was not changed", path, err)
 	}
 	return text, c, nil
+}
+
+// readNamedFile reads a file that the operator named.
+func readNamedFile(path string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), files.ReadTimeout)
+	defer cancel()
+	return files.Read(ctx, path)
 }
 
 // engine returns the engine that the flags describe. Unset values come from its daemon.json and the installed one, and
@@ -105,7 +112,7 @@ type subnetSource struct {
 // its content.
 func (s subnetSource) read() (string, error) {
 	if s.named {
-		text, err := os.ReadFile(s.path)
+		text, err := readNamedFile(s.path)
 		return string(text), err
 	}
 	return trusted.ReadFile(s.path, trusted.Users(filepath.Dir(config.DefaultSubnetFile("x")))...)

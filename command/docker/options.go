@@ -220,7 +220,7 @@ func (o *options) writeEnv(d dockeropts.Daemon, network string) error {
 	var old []byte
 	if o.to != "" {
 		var err error
-		if old, err = os.ReadFile(o.to); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if old, err = readNamedFile(o.to); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 	}

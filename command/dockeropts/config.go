@@ -32,7 +32,11 @@ func ParseConfig(text []byte) (Config, error) {
 	}
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.UseNumber()
-	if err := dec.Decode(&all); err != nil {
+	err := dec.Decode(&all)
+	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return nil, fmt.Errorf("is not a JSON object, but of type %s", e.Value)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("is not a JSON object: %s%w; comments and trailing commas are not allowed",
 			line(text, err), err)
 	}
