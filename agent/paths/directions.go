@@ -159,7 +159,7 @@ func (n *network) hear(p *peer) {
 			p.datagrams.unheard = fmt.Sprintf("only pings are known to pass, no UDP message from %s has arrived", p.Node)
 		}
 		to, from := v.ToPeer, v.FromPeer
-		if p.shown.State == api.PathLost && time.Since(v.Heard) > 2*longestPause && valueOf(from) < 1 {
+		if p.shown.State == api.PathLost && time.Since(v.Heard) > 2*longestPause+n.lasted && valueOf(from) < 1 {
 			to, from = nil, nil // of the time before
 		}
 		if valueOf(to) == 1 && p.shown.State != api.PathLost {

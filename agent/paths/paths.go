@@ -202,6 +202,8 @@ type network struct {
 	from  probe.Host // as it was in the last pass
 	err   error      // of the last probe for which packets were due
 
+	lasted time.Duration // the last probe: where packets are lost, a peer sends no message for as long
+
 	searched  time.Time // when the largest packet that passes was last searched for
 	datagrams time.Time // when a path was last tested with UDP and TCP
 
@@ -252,7 +254,9 @@ func (n *network) pass(ctx context.Context) {
 	n.speak(ctx, host, interval)
 	call, cancel := context.WithTimeout(ctx, longestPass)
 	defer cancel()
+	began := time.Now()
 	isDue, err := n.probe(call, host, interval)
+	n.lasted = time.Since(began)
 	if ctx.Err() != nil {
 		return
 	}

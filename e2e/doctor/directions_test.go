@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -12,14 +13,15 @@ import (
 	"github.com/lenonet/leno/e2e/lab"
 )
 
-// TestDirections loses packets in one direction, with every backend that has a tunnel.
+// TestDirections loses packets in one direction, with every backend.
 func TestDirections(t *testing.T) {
 	t.Parallel()
-	w := open(t, 12)
+	w := open(t, 15)
 	tunnel := func(port int) carried {
 		udp := fmt.Sprintf("udp dport %d", port)
 		return carried{"ip saddr ADDR0 " + udp, "ip daddr ADDR0 " + udp, udp}
 	}
+	routed := carried{"ip saddr { ADDR0, SUBNET0 } ip daddr POOL.0.0/16", "ip daddr SUBNET0", "ip daddr POOL.0.0/16"}
 	for _, of := range []struct {
 		backend string
 		carried carried
@@ -27,6 +29,7 @@ func TestDirections(t *testing.T) {
 		{`"vxlan" {}`, tunnel(8472)},
 		{`"udp" { port = 8285 }`, tunnel(8285)},
 		{`"wireguard" { listen_port = 51820 }`, tunnel(51820)},
+		{`"host-gw" {}`, routed},
 	} {
 		p := w.admit(3, of.backend)
 		w.visit(p, func() error { return p.directions(of.carried) })
@@ -48,7 +51,18 @@ func (p *patient) directions(c carried) error {
 	if err := p.start(); err != nil {
 		return err
 	}
-	drop := func(hook, packets string) func(*patient) error { return on(1, rule(hook, packets+" drop")) }
+	for _, h := range p.hosts { // host-gw needs the address of the containers' bridge
+		if _, err := h.AddContainer(p.w.ctx, p.network); err != nil {
+			return err
+		}
+	}
+	file, err := lab.ReadSubnetFile(filepath.Join(p.hosts[0].Dir, p.network+".env"))
+	if err != nil {
+		return err
+	}
+	drop := func(hook, packets string) func(*patient) error {
+		return on(1, rule(hook, strings.ReplaceAll(packets, "SUBNET0", file.Subnets()[0].Masked().String())+" drop"))
+	}
 	if err := p.knowsDirections(); err != nil {
 		return err
 	}
@@ -86,7 +100,7 @@ func (p *patient) directions(c carried) error {
 	if err := drop("prerouting", c.all)(p); err != nil {
 		return err
 	}
-	err := lab.WaitFor(p.w.ctx, p.hosts[1].Name+" to be cut off", func(ctx context.Context) error {
+	err = lab.WaitFor(p.w.ctx, p.hosts[1].Name+" to be cut off", func(ctx context.Context) error {
 		c, err := p.pathsCheck(ctx, 1)
 		if err == nil && (c.Status != api.Critical || !strings.Contains(c.Reason, "this host reaches no other one")) {
 			err = fmt.Errorf("%+v", c)
