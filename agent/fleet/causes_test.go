@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/internal/testkit/seed"
 )
 
 var now = time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC)
@@ -382,4 +383,39 @@ func FuzzMerge(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestLiar: whatever one host says of its paths, and whatever the others have not said or tested yet, no finding blames
+// another host alone.
+func TestLiar(t *testing.T) {
+	t.Parallel()
+	r := seed.Rand(t)
+	for range 5000 {
+		n := 2 + r.IntN(6)
+		hosts := newFleet(n)
+		for i := range hosts {
+			if r.IntN(4) == 0 {
+				hosts[i].Summary = nil
+			}
+			if r.IntN(4) == 0 {
+				hosts[i].Path = nil
+			}
+		}
+		said := &api.HostSummary{Health: api.Passing, Peers: n - 1, Reached: r.IntN(n), At: now}
+		for i := range hosts {
+			if i != 1 && r.IntN(2) == 0 {
+				said.Lost = append(said.Lost, hosts[i].Node)
+			}
+		}
+		if r.IntN(2) == 0 {
+			said.Reached = n - 1 - len(said.Lost)
+		}
+		hosts[1].Summary = said
+		for _, f := range Merge("n", hosts) {
+			if !strings.Contains(strings.Join(f.Hosts, " ")+f.Saw, hosts[1].Node) {
+				t.Fatalf("host-2 of %d hosts says that it does not reach %q and reaches %d: %s of %q: %s",
+					n, said.Lost, said.Reached, f.Status, f.Hosts, f.Saw)
+			}
+		}
+	}
 }

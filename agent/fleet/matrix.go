@@ -191,7 +191,8 @@ func (g *graph) neighbours(i int) (out []int) {
 }
 
 // takeIsolated removes the hosts that have the trouble with all others, each with those others, and returns them with
-// what was removed. A host that has it with the only host that says something counts if that one is fine with others.
+// what was removed. A host that has it with the only host that says something of it counts if that is this host, which
+// is fine with others.
 func (g *graph) takeIsolated() map[int][]int {
 	out := map[int][]int{}
 	for {
@@ -202,7 +203,7 @@ func (g *graph) takeIsolated() map[int][]int {
 				continue
 			}
 			if n == 1 {
-				if only := g.neighbours(i)[0]; len(g.bad[only]) == g.known[only] {
+				if only := g.neighbours(i)[0]; !g.m.hosts[only].Own || len(g.bad[only]) == g.known[only] {
 					continue
 				}
 			}
