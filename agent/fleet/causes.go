@@ -355,7 +355,9 @@ func (h Host) ownReason() string {
 	switch {
 	case s == nil || s.Health != api.Critical && s.Health != api.Warning:
 		return ""
-	case s.Health == api.Warning && (s.Reached < s.Peers || s.Impaired > 0) && strings.HasPrefix(s.Reason, "paths: "):
+	case s.Health == api.Critical:
+		return cmp.Or(s.Reason, "its health is critical")
+	case (s.Reached < s.Peers || s.Impaired > 0) && strings.HasPrefix(s.Reason, "paths: "):
 		return ""
 	}
 	return s.Reason

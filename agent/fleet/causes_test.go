@@ -247,6 +247,8 @@ func TestMerge(t *testing.T) {
 			}
 			h[2].Summary.Health, h[2].Summary.Reason = api.Warning, "consul: no leader"
 		}, []string{"fault health: host-2 and host-4: device: operation not permitted", "warning health: host-3: consul: no leader"}},
+		{"health without a reason", 3, func(h []Host) { h[1].Summary.Health = api.Critical },
+			[]string{"fault health: host-2: its health is critical"}},
 		{"a check beside a path that is lost", 4, func(h []Host) {
 			separate(h, 2, 3)
 			h[1].Summary.Health, h[1].Summary.Reason = api.Warning, "routes: packets leave by ts0"
