@@ -133,7 +133,7 @@ var inputs = map[string]string{
 	"registry/belief/belief.go":  "kubernetes",
 	"registry/claim/claim.go":    "kubernetes",
 	"registry/replica/list.go":   "kubernetes",
-	"command/docker_opts.go":     "docker",
+	"command/docker/options.go":  "docker",
 	"command/flannel_adopt.go":   "migrate",
 	"command/store_copy.go":      "migrate",
 	"agent/handover/handover.go": "migrate",
