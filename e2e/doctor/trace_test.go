@@ -117,7 +117,7 @@ func placedFaults() []placedFault {
 		{name: "no default route", begin: inContainer(0, "ip route del default"), stage: "container route", host: 0,
 			words: []string{"no route to TARGET", "unreachable"}},
 		{name: "wrong gateway", begin: inContainer(0, "ip route replace default via $(echo SOURCE | sed 's/[0-9]*$/250/')"), stage: "container route", host: 0,
-			words: []string{"gateway is", "no address of this host", "nothing answers for it"}},
+			words: []string{"gateway is", "not an address of this host", "nothing answers for it"}},
 		{name: "interface down", begin: inContainer(0, "ip link set eth0 down"), stage: "container", host: 0,
 			words: []string{"eth0 is down"}},
 		{name: "duplicate address", begin: (*tracing).duplicate, again: (*tracing).claim, end: (*tracing).removeDuplicate, stage: "container", host: 0,
