@@ -24,14 +24,14 @@ import (
 func main() { os.Exit(program.Main("measure", run)) }
 
 // limit ends a run that hangs.
-const limit = time.Hour
+const limit = 90 * time.Minute
 
 func run(ctx context.Context, args []string) (err error) {
 	flags := flag.NewFlagSet("measure", flag.ExitOnError)
 	leno := flags.String("leno", "bin/leno", "the leno `binary`, built without the race detector")
 	consul := flags.String("consul", "", "the Consul `binary`; default: as the tests find it")
 	runs := flags.Int("runs", 10, "`number` of runs of each measurement")
-	many := flags.String("peers", "1000,5000", "`numbers` of peers, with commas")
+	many := flags.String("peers", "100,1000,5000", "`numbers` of peers, with commas")
 	idle := flags.Duration("idle", time.Minute, "how long an idle agent is watched, `duration`")
 	only := flags.String("only", "", "measure one `part` alone: starts, restarts, udp or peers")
 	kind := flags.String("backend", "vxlan", "the `backend` of the parts starts and peers: vxlan or wireguard")

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/e2e/lab"
-	"github.com/lenonet/leno/e2e/probe"
 )
 
 // The targets.
@@ -47,14 +46,7 @@ func (m *measurement) all(ctx context.Context, sizes []int) error {
 		{"starts", m.few},
 		{"restarts", m.lossless},
 		{"udp", m.restarts},
-		{"peers", func(ctx context.Context) error {
-			for _, n := range sizes {
-				if err := m.many(ctx, n); err != nil {
-					return fmt.Errorf("%d peers: %w", n, err)
-				}
-			}
-			return nil
-		}},
+		{"peers", func(ctx context.Context) error { return m.simulated(ctx, sizes) }},
 	} {
 		if m.only != "" && m.only != part.name {
 			continue
@@ -68,22 +60,22 @@ func (m *measurement) all(ctx context.Context, sizes []int) error {
 
 // config returns the configuration of one host for one network. A host that is stopped releases its
 // lease, so that its next start is that of a new host.
-func (m *measurement) config(h *lab.Host, network string) string {
+func (m *measurement) config(h *lab.Host, network, probeInterval string) string {
 	body := fmt.Sprintf("  ipv4 {\n    prefix = %q\n  }\n  backend %q {}\n  ip_masq = true\n  forward = true", prefix, m.backend)
-	text := h.Config("lease {\n  release_on_stop = true\n}\n", h.Network(network, body))
+	text := h.Config(fmt.Sprintf("probe_interval = %q\nlease {\n  release_on_stop = true\n}\n", probeInterval), h.Network(network, body))
 	return strings.Replace(text, `"DEBUG"`, `"INFO"`, 1)
 }
 
 // few measures the third of three hosts, and then how a lease becomes a route on the first one.
 func (m *measurement) few(ctx context.Context) error {
-	const network = "few"
+	const network, interval = "few", defaultInterval
 	a, b, c := m.Hosts[0], m.Hosts[1], m.Hosts[2]
 	for _, h := range []*lab.Host{a, b} {
-		if err := m.up(ctx, h, m.config(h, network)); err != nil {
+		if err := m.up(ctx, h, m.config(h, network, interval)); err != nil {
 			return err
 		}
 	}
-	if err := os.WriteFile(c.ConfigFile(), []byte(m.config(c, network)), 0o644); err != nil {
+	if err := os.WriteFile(c.ConfigFile(), []byte(m.config(c, network, interval)), 0o644); err != nil {
 		return err
 	}
 	file, err := lab.ReadSubnetFile(a.SubnetFile(network))
@@ -105,7 +97,7 @@ func (m *measurement) few(ctx context.Context) error {
 		m.result.seconds("start to subnet file, restart", targetStart, again.took)
 		m.result.seconds("  CPU time of a restart", 0, again.cpu)
 	}
-	if err := m.rest(ctx, c, network, "2 peers", targetMemory); err != nil {
+	if err := m.rest(ctx, c, network, "2 real peers", interval, targetMemory); err != nil {
 		return err
 	}
 	if err := m.routes(ctx, a, network); err != nil {
@@ -114,12 +106,31 @@ func (m *measurement) few(ctx context.Context) error {
 	return errors.Join(a.StopAgent(ctx), b.StopAgent(ctx))
 }
 
+// simulated measures one host among simulated ones, with each of the sizes.
+func (m *measurement) simulated(ctx context.Context, sizes []int) (err error) {
+	interval := noTests // answers to WireGuard's packets would need the peers' keys
+	if m.backend == "vxlan" {
+		interval = defaultInterval
+		stop, failed := answerTests(ctx, m.Switch)
+		if failed != nil {
+			return failed
+		}
+		defer func() { err = errors.Join(err, stop()) }()
+	}
+	for _, n := range sizes {
+		if err := m.many(ctx, n, interval); err != nil {
+			return fmt.Errorf("%d peers: %w", n, err)
+		}
+	}
+	return nil
+}
+
 // many measures one host among n simulated ones. It empties the store.
-func (m *measurement) many(ctx context.Context, n int) error {
+func (m *measurement) many(ctx context.Context, n int, interval string) error {
 	network := fmt.Sprintf("many-%d", n)
 	h := m.Hosts[2]
 	// The first start defines the network.
-	if err := m.up(ctx, h, m.config(h, network)); err != nil {
+	if err := m.up(ctx, h, m.config(h, network, interval)); err != nil {
 		return err
 	}
 	if err := m.down(ctx, h); err != nil {
@@ -142,7 +153,7 @@ func (m *measurement) many(ctx context.Context, n int) error {
 		m.result.seconds(fmt.Sprintf("%d peers: restart to subnet file", n), 0, again.took)
 		m.result.seconds(fmt.Sprintf("%d peers: CPU time of a restart", n), 0, again.cpu)
 	}
-	if err := m.rest(ctx, h, network, fmt.Sprintf("%d peers", n), 0); err != nil {
+	if err := m.rest(ctx, h, network, fmt.Sprintf("%d peers", n), interval, 0); err != nil {
 		return err
 	}
 	// The next network has the same pool, and an agent defines none that overlaps another one.
@@ -175,37 +186,6 @@ func (m *measurement) twice(ctx context.Context, h *lab.Host, network string, pe
 		return fresh, again, err
 	}
 	return fresh, again, errors.Join(m.quiet(ctx, h), m.down(ctx, h))
-}
-
-// rest measures an idle agent.
-func (m *measurement) rest(ctx context.Context, h *lab.Host, network, what string, target float64) error {
-	if err := errors.Join(h.RestartAgent(), h.WaitReady(ctx)); err != nil {
-		return err
-	}
-	pid := h.Agent().Pid()
-	if err := lab.Sleep(ctx, 10*time.Second); err != nil {
-		return err
-	}
-	before, err := probe.CPUTime(pid)
-	if err != nil {
-		return err
-	}
-	if err := lab.Sleep(ctx, m.idle); err != nil {
-		return err
-	}
-	after, err := probe.CPUTime(pid)
-	if err != nil {
-		return err
-	}
-	size, err := probe.Memory(pid, "VmRSS", "RssAnon", "VmHWM")
-	if err != nil {
-		return err
-	}
-	m.result.seconds(what+": CPU time of a minute at rest", 0, time.Duration(float64(after-before)*float64(time.Minute)/float64(m.idle)))
-	m.result.add(what+": resident", "MiB", target, size["VmRSS"])
-	m.result.add(what+": of that the heap and stacks", "MiB", 0, size["RssAnon"])
-	m.result.add(what+": most ever resident", "MiB", 0, size["VmHWM"])
-	return m.down(ctx, h)
 }
 
 // routes writes leases to Consul and waits for their routes on a host.

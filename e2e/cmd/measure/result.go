@@ -89,6 +89,8 @@ func (f *figure) in(value float64) string {
 		return fmt.Sprintf("%.1f ms", value*1000)
 	case f.Unit == "s":
 		return fmt.Sprintf("%.2f s", value)
+	case f.Unit == "%":
+		return fmt.Sprintf("%.2f %%", value)
 	}
 	return fmt.Sprintf("%.1f %s", value, f.Unit)
 }
