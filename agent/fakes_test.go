@@ -81,6 +81,8 @@ func (r *recording) Apply(_ context.Context, s backend.State) (backend.Report, e
 	return report, err
 }
 
+func (*recording) Abilities() backend.Abilities { return backend.Abilities{} }
+
 func (r *recording) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -33,7 +33,9 @@ type metered struct {
 	totals *atomic.Pointer[backend.Counters]
 }
 
-func (m metered) Totals() (backend.Counters, error) { return *m.totals.Load(), nil }
+func (m metered) Abilities() backend.Abilities {
+	return backend.Abilities{Totals: func() (backend.Counters, error) { return *m.totals.Load(), nil }}
+}
 
 // metered returns a kind of backend whose totals a test sets.
 func (r *recorder) metered(name string) backend.Type {

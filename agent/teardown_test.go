@@ -58,7 +58,7 @@ func TestLeavingLeavesNothing(t *testing.T) {
 					"subnet file": exists(r.Local().SubnetFile), "state file": exists(state.Path(a.config.DataDir, "n")),
 					"lease": held, "record": there, "snapshot": read, "firewall": names[len(names)-1] != "",
 					"ready":              len(report.Networks) > 0 && report.Networks[0].Ready,
-					"what the API shows": len(v.Local.Subnets) != 0 || v.Local.Peers != 0 || v.Datapath.Counter != nil,
+					"what the API shows": len(v.Local.Subnets) != 0 || v.Local.Peers != 0 || v.Datapath.Abilities.Counters != nil,
 				} {
 					if wrong {
 						return errors.New(what + " is still there")

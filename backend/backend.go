@@ -156,7 +156,7 @@ func (e *OptionError) Error() string { return e.Option + ": " + e.Reason }
 // import this package, find the line to point at.
 func (e *OptionError) OptionName() string { return e.Option }
 
-// Config holds what stays the same for the lifetime of a backend, unless it implements Changer.
+// Config holds what stays the same for the lifetime of a backend, unless it has the ability Change.
 type Config struct {
 	Network string
 	Link    string          // name of the device, at most 15 bytes
@@ -338,36 +338,32 @@ type Backend interface {
 	// nothing of that kind.
 	Apply(ctx context.Context, s State) (Report, error)
 
+	// Abilities returns what this backend can do beyond that.
+	Abilities() Abilities
+
 	// Close stops goroutines, closes descriptors and waits for them. It leaves the datapath in the
 	// kernel as it is. It may be called more than once.
 	Close() error
 }
 
-// A Rekeyer is a Backend whose key can be replaced.
-type Rekeyer interface {
+// Abilities are what only some backends can do. Those that a backend lacks are nil.
+type Abilities struct {
+	// Counters returns the traffic per peer, keyed by node name. It may be called at any time, also concurrently with the
+	// backend's methods.
+	Counters func() map[string]Counters
+
+	// Totals returns the traffic in total, for a backend that does not count per peer. It may be called at any time, also
+	// concurrently with the backend's methods. The counters may start before the backend was built, and start again from
+	// zero with a new device.
+	Totals func() (Counters, error)
+
 	// Rekey gives up the key, unless it is the operator's. The next Advertise has another one.
-	Rekey() error
-}
+	Rekey func() error
 
-// Changer is implemented by backends that can switch to another definition while keeping what they
-// have in the process, such as a forwarder or a socket. Change takes over the pools and options,
-// which are valid as for New, for the calls that follow, and touches nothing else. A backend
-// without it is closed and rebuilt; in the meantime its datapath is left to the kernel.
-type Changer interface {
-	Change(Config) error
-}
-
-// Counter is implemented by backends that count traffic per peer, keyed by node name. Counters may
-// be called at any time, also concurrently with the backend's other methods.
-type Counter interface {
-	Counters() map[string]Counters
-}
-
-// Meter is implemented by backends that count traffic only in total, not per peer. Totals may be
-// called at any time, also concurrently with the backend's other methods. The counters may start
-// before the backend was built, and start again from zero with a new device.
-type Meter interface {
-	Totals() (Counters, error)
+	// Change switches to another definition while keeping what the backend has in the process, such as a forwarder or a
+	// socket. It takes over the pools and options, which are valid as for New, for the calls that follow, and touches
+	// nothing else. A backend without it is closed and rebuilt; in the meantime its datapath is left to the kernel.
+	Change func(Config) error
 }
 
 // Counters count from the moment the backend was built.

@@ -257,6 +257,8 @@ func (r recording) Apply(_ context.Context, s backend.State) (backend.Report, er
 	return backend.Report{}, r.fail
 }
 
+func (recording) Abilities() backend.Abilities { return backend.Abilities{} }
+
 func (r recording) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -80,6 +80,8 @@ func (b kernelBackend) record(s backend.State) (backend.Report, error) {
 	return report, nil
 }
 
+func (kernelBackend) Abilities() backend.Abilities { return backend.Abilities{} }
+
 func (b kernelBackend) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

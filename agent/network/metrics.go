@@ -78,11 +78,11 @@ func measureNetwork(to *telemetry.Reading, n string, s Status, leases registry.L
 // because there may be thousands of peers; the API shows each peer's counters.
 func (r *Runner) measureTraffic(to *telemetry.Reading, s Status) {
 	var parts map[string]backend.Counters
-	switch {
-	case s.Datapath.Counter != nil:
-		parts = s.Datapath.Counter.Counters()
-	case s.Datapath.Meter != nil:
-		all, err := s.Datapath.Meter.Totals()
+	switch can := s.Datapath.Abilities; {
+	case can.Counters != nil:
+		parts = can.Counters()
+	case can.Totals != nil:
+		all, err := can.Totals()
 		if err != nil {
 			r.report.Log().Debug("traffic counters could not be read", "error", err)
 			return

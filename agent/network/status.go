@@ -147,8 +147,8 @@ func encrypts(types map[string]backend.Type, kind string, s *backend.Switch) boo
 func (r *Runner) Peers() api.PeerList {
 	out := r.PeerList()
 	s := r.datapath.Status()
-	if s.Counter != nil {
-		counted := s.Counter.Counters()
+	if count := s.Abilities.Counters; count != nil {
+		counted := count()
 		out.Drops = counted[""].Drops
 		for i := range out.Peers {
 			out.Peers[i].Counters = countersOf(counted, out.Peers[i].Node)
@@ -156,8 +156,8 @@ func (r *Runner) Peers() api.PeerList {
 			out.Peers[i].Endpoint = counted[out.Peers[i].Node].Endpoint
 		}
 	}
-	if s.Meter != nil {
-		if all, err := s.Meter.Totals(); err == nil { // the metrics log the error
+	if totals := s.Abilities.Totals; totals != nil {
+		if all, err := totals(); err == nil { // the metrics log the error
 			out.Totals = countersOf(map[string]backend.Counters{"": all}, "")
 		}
 	}

@@ -52,4 +52,6 @@ func (alloc) Apply(_ context.Context, s backend.State) (backend.Report, error) {
 	return report, nil
 }
 
+func (alloc) Abilities() backend.Abilities { return backend.Abilities{} }
+
 func (alloc) Close() error { return nil }

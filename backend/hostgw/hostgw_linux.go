@@ -74,6 +74,9 @@ func (b *hostgw) Advertise(u backend.Underlay) (backend.Advertisement, error) {
 	return backend.Advertisement{MTU: mtu, Overhead: because, Attributes: json.RawMessage(`{}`)}, err
 }
 
+// Abilities implements backend.Backend: it has none.
+func (*hostgw) Abilities() backend.Abilities { return backend.Abilities{} }
+
 // Apply makes the host's routes agree with the state.
 func (b *hostgw) Apply(ctx context.Context, s backend.State) (report backend.Report, err error) {
 	if err := b.overlay.Open(); err != nil {

@@ -6,36 +6,37 @@ import (
 	"github.com/lenonet/leno/backend"
 )
 
-// Counting returns a counter and a meter of the traffic over all instances, by peer and in total. Each is nil if no
-// instance has one. Both are valid until ChangeTo is called.
-func (b *Backend) Counting() (counter backend.Counter, meter backend.Meter) {
+// Abilities implements backend.Backend. It counts the traffic over all instances, by peer and in total. The result is
+// valid until ChangeTo is called.
+func (b *Backend) Abilities() (out backend.Abilities) {
 	var all counters
 	var totals meters
 	for _, c := range b.instances() {
-		if one, ok := c.backend.(backend.Counter); ok {
-			all = append(all, one)
-			counter = all
+		can := c.backend.Abilities()
+		if can.Counters != nil {
+			all = append(all, can.Counters)
+			out.Counters = all.sum
 		}
-		if one, ok := c.backend.(backend.Meter); ok {
-			totals = append(totals, one)
-			meter = totals
+		if can.Totals != nil {
+			totals = append(totals, can.Totals)
+			out.Totals = totals.sum
 		}
 	}
-	return counter, meter
+	return out
 }
 
 // Encrypted returns what was exchanged with the peers that are reached over a backend that encrypts, nil if there is no
 // such backend. It must be called between two passes.
 func (b *Backend) Encrypted() (out map[string]backend.Counters) {
 	for _, c := range b.instances() {
-		counter, ok := c.backend.(backend.Counter)
-		if !ok || !b.types[c.Type].Encrypts {
+		count := c.backend.Abilities().Counters
+		if count == nil || !b.types[c.Type].Encrypts {
 			continue
 		}
 		if out == nil {
 			out = map[string]backend.Counters{}
 		}
-		for node, n := range counter.Counters() {
+		for node, n := range count() {
 			if b.next == nil || b.assigned[node] == c {
 				out[node] = n
 			}
@@ -45,13 +46,12 @@ func (b *Backend) Encrypted() (out map[string]backend.Counters) {
 }
 
 // counters adds up what instances count.
-type counters []backend.Counter
+type counters []func() map[string]backend.Counters
 
-// Counters implements backend.Counter.
-func (c counters) Counters() map[string]backend.Counters {
+func (c counters) sum() map[string]backend.Counters {
 	out := map[string]backend.Counters{}
 	for _, each := range c {
-		for node, n := range each.Counters() {
+		for node, n := range each() {
 			out[node] = out[node].Plus(n)
 		}
 	}
@@ -59,12 +59,11 @@ func (c counters) Counters() map[string]backend.Counters {
 }
 
 // meters adds up what instances measure.
-type meters []backend.Meter
+type meters []func() (backend.Counters, error)
 
-// Totals implements backend.Meter.
-func (m meters) Totals() (out backend.Counters, err error) {
+func (m meters) sum() (out backend.Counters, err error) {
 	for _, each := range m {
-		n, failed := each.Totals()
+		n, failed := each()
 		out, err = out.Plus(n), errors.Join(err, failed)
 	}
 	return out, err

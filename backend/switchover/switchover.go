@@ -158,8 +158,8 @@ func (b *Backend) ChangeTo(definition Definition, c backend.Config) error {
 			return opened, err
 		}
 		now := running[i]
-		if r, ok := now.backend.(backend.Rekeyer); ok && b.definition.isOutdated(definition, want) {
-			if err := r.Rekey(); err != nil {
+		if rekey := now.backend.Abilities().Rekey; rekey != nil && b.definition.isOutdated(definition, want) {
+			if err := rekey(); err != nil {
 				return nil, err
 			}
 		}
@@ -204,8 +204,8 @@ func (b *Backend) retune(c *instance, want Spec) error {
 		c.ready, c.proven = !b.types[want.Type].Device, nil
 		c.forgetAll()
 	}
-	if changer, ok := c.backend.(backend.Changer); ok {
-		err := changer.Change(b.configOf(want))
+	if change := c.backend.Abilities().Change; change != nil {
+		err := change(b.configOf(want))
 		if err == nil {
 			c.Spec, c.pools = want, b.config.Pools
 		}

@@ -99,6 +99,8 @@ func (r *recording) Apply(_ context.Context, s backend.State) (backend.Report, e
 	return report, backend.About(backend.Device, r.fail[r.name()])
 }
 
+func (*recording) Abilities() backend.Abilities { return backend.Abilities{} }
+
 func (r *recording) Close() error {
 	r.calls = append(r.calls, r.name()+": close")
 	return nil
@@ -526,7 +528,9 @@ func TestChangeToRefuses(t *testing.T) {
 // keyed is a backend whose host has a key.
 type keyed struct{ *recording }
 
-func (k keyed) Rekey() error {
+func (k keyed) Abilities() backend.Abilities { return backend.Abilities{Rekey: k.rekey} }
+
+func (k keyed) rekey() error {
 	k.calls = append(k.calls, k.name()+": new key")
 	return nil
 }
@@ -564,7 +568,9 @@ type counts struct {
 	bytes uint64
 }
 
-func (c counts) Counters() map[string]backend.Counters {
+func (c counts) Abilities() backend.Abilities { return backend.Abilities{Counters: c.counters} }
+
+func (c counts) counters() map[string]backend.Counters {
 	return map[string]backend.Counters{"": {TxBytes: c.bytes}, "b": {TxBytes: c.bytes}, "c": {TxBytes: c.bytes}}
 }
 

@@ -57,11 +57,7 @@ type Backend struct {
 	own    []netip.Prefix // in the engine's table
 }
 
-var (
-	_ backend.Backend = (*Backend)(nil)
-	_ backend.Counter = (*Backend)(nil)
-	_ backend.Changer = (*Backend)(nil)
-)
+var _ backend.Backend = (*Backend)(nil)
 
 func newBackend(c backend.Config, queues int) (backend.Backend, error) {
 	opts, err := decodeOptions(c.Options)
@@ -79,8 +75,12 @@ func (b *Backend) set(c backend.Config, opts options) {
 	b.device.Name, b.device.Alias, b.device.IsKind = c.Link, c.DeviceAlias(), overlay.IsTUN
 }
 
-// Change implements backend.Changer. The engine keeps running, and the next Apply gives it what
-// differs.
+// Abilities implements backend.Backend.
+func (b *Backend) Abilities() backend.Abilities {
+	return backend.Abilities{Counters: b.Counters, Change: b.Change}
+}
+
+// Change takes another definition. The engine keeps running, and the next Apply gives it what differs.
 func (b *Backend) Change(c backend.Config) error {
 	opts, err := decodeOptions(c.Options)
 	if err != nil {

@@ -45,10 +45,7 @@ type planned struct {
 	plan    plan
 }
 
-var (
-	_ backend.Backend = (*vxlan)(nil)
-	_ backend.Meter   = (*vxlan)(nil)
-)
+var _ backend.Backend = (*vxlan)(nil)
 
 func newBackend(c backend.Config) (backend.Backend, error) {
 	o, err := decode(c.Options)
@@ -207,9 +204,12 @@ func (b *vxlan) direct(ctx context.Context, s backend.State) (map[netip.Addr]boo
 	return out, nil
 }
 
-// Totals returns what passed through the devices since they were made. It opens sockets of its own
+// Abilities implements backend.Backend.
+func (b *vxlan) Abilities() backend.Abilities { return backend.Abilities{Totals: b.totals} }
+
+// totals returns what passed through the devices since they were made. It opens sockets of its own
 // in the calling thread's namespace.
-func (b *vxlan) Totals() (backend.Counters, error) {
+func (b *vxlan) totals() (backend.Counters, error) {
 	sum := backend.Counters{Drops: map[string]uint64{}}
 	for i := range b.devices {
 		s, err := kernel.LinkStatistics(b.devices[i].Name, "vxlan")

@@ -74,12 +74,7 @@ type Backend struct {
 	shown   atomic.Pointer[shown]
 }
 
-var (
-	_ backend.Backend = (*Backend)(nil)
-	_ backend.Counter = (*Backend)(nil)
-	_ backend.Changer = (*Backend)(nil)
-	_ backend.Rekeyer = (*Backend)(nil)
-)
+var _ backend.Backend = (*Backend)(nil)
 
 // set takes a definition.
 func (b *Backend) set(c backend.Config, o options) {
@@ -89,7 +84,12 @@ func (b *Backend) set(c backend.Config, o options) {
 	b.keys.change(o)
 }
 
-// Change implements backend.Changer. The device keeps running, and the next Apply changes what differs.
+// Abilities implements backend.Backend.
+func (b *Backend) Abilities() backend.Abilities {
+	return backend.Abilities{Counters: b.Counters, Rekey: b.keys.replace, Change: b.Change}
+}
+
+// Change takes another definition. The device keeps running, and the next Apply changes what differs.
 func (b *Backend) Change(c backend.Config) error {
 	o, err := decode(c.Options)
 	if err != nil {
@@ -98,9 +98,6 @@ func (b *Backend) Change(c backend.Config) error {
 	b.set(c, o)
 	return nil
 }
-
-// Rekey implements backend.Rekeyer.
-func (b *Backend) Rekey() error { return b.keys.replace() }
 
 // Advertise implements backend.Backend. It creates the private key if there is none, and rejects keys that it cannot
 // use.

@@ -591,7 +591,7 @@ func TestRekey(t *testing.T) {
 			a, b := newHosts(t, kind, "")
 			a.ping(b)
 			before := string(a.mustAdvertise().Attributes)
-			mustNil(t, a.backend.Rekey())
+			mustNil(t, a.backend.keys.replace())
 			if after := string(a.mustAdvertise().Attributes); after == before {
 				t.Errorf("published %s before and after", after)
 			}
@@ -605,7 +605,7 @@ func TestRekey(t *testing.T) {
 			mustNil(t, os.WriteFile(operators, []byte(key.String()), 0o600))
 			a.options = fmt.Sprintf(`{"key_file":%q}`, operators)
 			a.renew()
-			mustNil(t, a.backend.Rekey())
+			mustNil(t, a.backend.keys.replace())
 			if got := string(a.mustAdvertise().Attributes); !strings.Contains(got, key.PublicKey().String()) {
 				t.Errorf("published %s, want %s", got, key.PublicKey())
 			}

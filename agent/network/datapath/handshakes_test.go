@@ -134,8 +134,9 @@ type counting struct {
 
 func (c counting) new(backend.Config) (backend.Backend, error) { return c, nil }
 
-// Counters implements backend.Counter.
-func (c counting) Counters() map[string]backend.Counters {
+func (c counting) Abilities() backend.Abilities { return backend.Abilities{Counters: c.counters} }
+
+func (c counting) counters() map[string]backend.Counters {
 	c.lab.mu.Lock()
 	defer c.lab.mu.Unlock()
 	return *c.counted

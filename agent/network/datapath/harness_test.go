@@ -207,6 +207,8 @@ func (b recording) Apply(_ context.Context, s backend.State) (backend.Report, er
 	return result, err
 }
 
+func (recording) Abilities() backend.Abilities { return backend.Abilities{} }
+
 func (b recording) Close() error {
 	b.lab.mu.Lock()
 	defer b.lab.mu.Unlock()

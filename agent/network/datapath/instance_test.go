@@ -14,7 +14,9 @@ import (
 // changer is a backend that can go on under another definition.
 type changer struct{ backend.Backend }
 
-func (changer) Change(to backend.Config) error {
+func (changer) Abilities() backend.Abilities { return backend.Abilities{Change: change} }
+
+func change(to backend.Config) error {
 	if string(to.Options) == `{"colour":"none"}` {
 		return errors.New("no such colour")
 	}

@@ -246,8 +246,8 @@ func (r *Reconciler) Build(d switchover.Definition, c backend.Config) error {
 		r.instance = &Instance{backend: b, definition: d, config: c, lent: &lent{from: r.o.Host.Processors}}
 		r.instance.lent.set(b.Threads())
 	}
-	counter, meter := r.instance.backend.Counting()
-	r.status.update(func(s *Status) { s.Counter, s.Meter = counter, meter })
+	abilities := r.instance.backend.Abilities()
+	r.status.update(func(s *Status) { s.Abilities = abilities })
 	return nil
 }
 
@@ -366,7 +366,7 @@ func (r *Reconciler) Remove(ctx context.Context, before state.Network) error {
 	} else {
 		err = r.removeSaved(ctx, before)
 	}
-	r.status.update(func(s *Status) { s.Link, s.Report, s.Counter, s.Meter = "", backend.Report{}, nil, nil })
+	r.status.update(func(s *Status) { s.Link, s.Report, s.Abilities = "", backend.Report{}, backend.Abilities{} })
 	return errors.Join(err, rulesErr)
 }
 

@@ -28,8 +28,7 @@ type Status struct {
 
 	Unanswered int // number of peers that packets are sent to without a handshake
 
-	Counter backend.Counter // nil if the backend does not count by peer
-	Meter   backend.Meter   // nil if the backend does not count in total
+	Abilities backend.Abilities // of the backend; none while there is no datapath
 
 	Devices []string // that the underlay depends on
 

@@ -66,12 +66,12 @@ func (h *host) change(mtu int) {
 		h.t.Fatal(err)
 	}
 	h.suite.Options = string(all)
-	changer, ok := h.b.(backend.Changer)
-	if !ok {
+	change := h.b.Abilities().Change
+	if change == nil {
 		h.restart()
 		return
 	}
-	if err := changer.Change(h.config(h.node)); err != nil {
+	if err := change(h.config(h.node)); err != nil {
 		h.t.Fatalf("change to %s: %v", all, err)
 	}
 }
