@@ -2,6 +2,7 @@ package soak
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -17,6 +18,7 @@ func (c *checker) store() {
 		held := map[netip.Prefix]tenant{}
 		var before time.Duration
 		for _, read := range reads {
+			read.Records = slices.DeleteFunc(slices.Clone(read.Records), func(x Record) bool { return c.isForged(read, x) })
 			c.overlaps(read)
 			c.definition(read)
 			if rewind, ok := c.lostBetween(Span{before, read.To}); ok {
@@ -231,12 +233,30 @@ func (c *checker) unread(l Claim) time.Duration {
 }
 
 // forgeryNamed reports whether a claim warns only of records or of its lease, while a stranger's records about hosts of the
-// network are there, or were until a short time ago.
+// network are there, or were until a short time ago, or of one of these that is a lease: as its host, or as another one,
+// which skips it.
 func (c *checker) forgeryNamed(l Claim) bool {
-	return l.Status == api.Warning && (strings.HasPrefix(l.Trouble, "records ") || strings.HasPrefix(l.Trouble, "lease ")) &&
-		slices.ContainsFunc(c.Forgeries, func(x Forgery) bool {
-			return x.Network == l.Network && x.From <= l.To && c.lasts(l.Node, Span{x.From, x.To + c.unread(l)}, l.Span)
+	warns := func(of string) bool { return strings.HasPrefix(l.Trouble, of+" warning: ") }
+	return l.Status == api.Warning && c.knowsForgery(l, func(x Forgery) bool {
+		return warns("records") || warns("lease") || slices.ContainsFunc(x.Leases, func(e Entry) bool {
+			return warns("conflict") && strings.Contains(l.Trouble, fmt.Sprintf("the record of %s names this host", e.Subnet)) ||
+				warns("routes") && strings.Contains(l.Trouble, fmt.Sprintf("skipped, the first %q: ", e.Node))
 		})
+	})
+}
+
+// knowsForgery reports whether an agent may know a forgery of its network with a property, which lasts or is over.
+func (c *checker) knowsForgery(l Claim, has func(Forgery) bool) bool {
+	return slices.ContainsFunc(c.Forgeries, func(x Forgery) bool {
+		return x.Network == l.Network && x.From <= l.To && c.lasts(l.Node, Span{x.From, x.To + c.unread(l)}, l.Span) && has(x)
+	})
+}
+
+// isForged reports whether a record is a stranger's lease.
+func (c *checker) isForged(read Read, x Record) bool {
+	return slices.ContainsFunc(c.Forgeries, func(f Forgery) bool {
+		return f.Network == read.Network && f.overlaps(read.Span) && slices.Contains(f.Leases, x.Entry)
+	})
 }
 
 var (
@@ -334,7 +354,8 @@ func (c *checker) view(m member, l Claim) {
 		}
 	}
 	for _, e := range l.View {
-		if times[e] == 0 && !c.remembered(l.Node, e, l.Span) {
+		forged := func(x Forgery) bool { return slices.Contains(x.Leases, e) }
+		if times[e] == 0 && !c.remembered(l.Node, e, l.Span) && !c.knowsForgery(l, forged) {
 			c.report(ViewDiffers, m, l.Span, "it sees %s of %s, which the store has not had for %s", e.Subnet, e.Node, c.Rules.Settle)
 		}
 	}

@@ -644,19 +644,51 @@ func TestCheck(t *testing.T) {
 			})
 		}, []Rule{NotRecovered}},
 		"a warning names forged records": {func(s *story) {
-			s.Forgeries = []Forgery{{Span{sec(10), sec(20)}, "n"}}
+			s.Forgeries = []Forgery{{Span: Span{sec(10), sec(20)}, Network: "n"}}
 			s.claims("a", 12, 34, func(c *Claim) { c.Status, c.Trouble = "warning", "records warning: 1 record is ignored" })
 		}, nil},
+		"a stranger holds a lease of a host with its session": {func(s *story) {
+			s.Forgeries = []Forgery{{Span{sec(10), sec(13)}, "n", []Entry{{six, "b"}}}}
+			s.reads(11, 13, held(one, "a"), held(two, "b"), held(six, "b"))
+		}, nil},
+		"a host holds a second lease after a stranger has removed his": {func(s *story) {
+			s.Forgeries = []Forgery{{Span{sec(10), sec(13)}, "n", []Entry{{six, "b"}}}}
+			s.reads(11, 15, held(one, "a"), held(two, "b"), held(six, "b"))
+		}, []Rule{OverlapInStore}},
+		"agents know a stranger's lease that was removed by hand, and warn of it": {func(s *story) {
+			s.Forgeries = []Forgery{{Span{sec(10), sec(13)}, "n", []Entry{{six, "b"}}}}
+			s.reads(11, 13, held(one, "a"), held(two, "b"), held(six, "b"))
+			s.claims("a", 12, 34, gained(Entry{six, "b"}))
+			s.claims("a", 12, 34, func(c *Claim) {
+				c.Status, c.Trouble = "warning", `routes warning: 1 peers in place, 1 skipped, the first "b": vtep_mac 0 is that of node b too`
+			})
+			s.claims("b", 12, 34, func(c *Claim) {
+				c.Status, c.Trouble = "warning", "conflict warning: the record of 10.5.6.0/24 names this host (b), and another host holds it"
+			})
+		}, nil},
+		"agents skip a host, and warn of a lease, about which there is no forged record": {func(s *story) {
+			s.Forgeries = []Forgery{{Span{sec(10), sec(13)}, "n", []Entry{{six, "c"}}}}
+			s.claims("a", 12, 34, func(c *Claim) {
+				c.Status, c.Trouble = "warning", `routes warning: 1 peers in place, 1 skipped, the first "b": vtep_mac 0 is that of node b too`
+			})
+			s.claims("b", 12, 34, func(c *Claim) {
+				c.Status, c.Trouble = "warning", "conflict warning: the record of 10.5.7.0/24 names this host (b), and another host holds it"
+			})
+		}, []Rule{NotRecovered}},
+		"an agent sees a lease that no stranger wrote": {func(s *story) {
+			s.Forgeries = []Forgery{{Span{sec(10), sec(13)}, "n", []Entry{{six, "c"}}}}
+			s.claims("a", 12, 34, gained(Entry{six, "b"}))
+		}, []Rule{ViewDiffers}},
 		"a warning names records of a network without forged ones": {func(s *story) {
-			s.Forgeries = []Forgery{{Span{sec(10), sec(20)}, "other"}}
+			s.Forgeries = []Forgery{{Span: Span{sec(10), sec(20)}, Network: "other"}}
 			s.claims("a", 12, 34, func(c *Claim) { c.Status, c.Trouble = "warning", "records warning: 1 record is ignored" })
 		}, []Rule{NotRecovered}},
 		"forged records make a host critical": {func(s *story) {
-			s.Forgeries = []Forgery{{Span{sec(10), sec(20)}, "n"}}
+			s.Forgeries = []Forgery{{Span: Span{sec(10), sec(20)}, Network: "n"}}
 			s.claims("a", 12, 34, func(c *Claim) { c.Status, c.Trouble = "critical", "lease critical: another host has it" })
 		}, []Rule{NotRecovered}},
 		"forged records make a host lose its route": {func(s *story) {
-			s.Forgeries = []Forgery{{Span{sec(10), sec(20)}, "n"}}
+			s.Forgeries = []Forgery{{Span: Span{sec(10), sec(20)}, Network: "n"}}
 			s.list("a", 12, 14)
 		}, []Rule{RouteMissing, RouteRemoved}},
 		"Consul fails for a moment": {func(s *story) {

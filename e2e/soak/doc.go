@@ -135,7 +135,9 @@
 //
 // Someone who may write to the store, and is no host, writes records about running hosts and removes them again. No host is
 // excused by that: agents may only warn of the records, and of those that were removed for as long as the documentation
-// says. A view shows or lacks such a record within the settling time.
+// says. A view shows such a record within the settling time, and may show one that was removed for as long. Some are held: by
+// a session of the stranger's own, or by that of the host that they name. They give that host nothing, so the rules about
+// holders do not count them.
 //
 // # Attackers
 //

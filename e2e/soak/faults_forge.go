@@ -16,7 +16,7 @@ import (
 func (r *run) forgeRecords(ctx context.Context, s Step) error {
 	r.operator.one.Lock()
 	defer r.operator.one.Unlock()
-	forged, err := r.chooseForgedRecords(ctx, s)
+	forged, leases, err := r.chooseForgedRecords(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -24,7 +24,7 @@ func (r *run) forgeRecords(ctx context.Context, s Step) error {
 		return r.onLeader(ctx, "write forged records", func(ctx context.Context) error {
 			var errs []error
 			for _, b := range forged {
-				errs = append(errs, r.store.forge(ctx, b.key, []byte(b.bad)))
+				errs = append(errs, r.store.forge(ctx, b.key, []byte(b.bad), b.session))
 			}
 			return errors.Join(errs...)
 		})
@@ -32,63 +32,93 @@ func (r *run) forgeRecords(ctx context.Context, s Step) error {
 	i := 0
 	r.record(func(h *History) {
 		i = len(h.Forgeries)
-		h.Forgeries = append(h.Forgeries, Forgery{Span{r.now(), forever}, s.Network})
+		h.Forgeries = append(h.Forgeries, Forgery{Span{r.now(), forever}, s.Network, leases})
 	})
 	defer func() { r.record(func(h *History) { h.Forgeries[i].To = r.now() }) }()
-	return between(ctx, s.For, put, func(ctx context.Context) error { return r.putGood(ctx, forged, false) })
+	return between(ctx, s.For, put, func(ctx context.Context) error {
+		var records []badRecord
+		for _, b := range forged {
+			records = append(records, b.badRecord)
+		}
+		return r.putGood(ctx, records, false)
+	})
 }
 
-// chooseForgedRecords forges a lease of a running host on a subnet that no one uses, and with Consul an entry in the
-// directory of changes that gives a host another address, and one that says that a host's record was removed.
-func (r *run) chooseForgedRecords(ctx context.Context, s Step) (out []badRecord, err error) {
+// A forgedRecord is a stranger's record, held by a session or by none.
+type forgedRecord struct {
+	badRecord
+	session string
+}
+
+// watermark is the name of a record in the directory of changes: up to which index entries were deleted.
+const watermark = "_"
+
+// chooseForgedRecords forges leases of running hosts on subnets that no one uses: without the host's session, and with it,
+// which is no secret. With Consul, it also forges one with a session of the stranger's own, an entry in the directory of
+// changes that gives a host another address, one that says that a host's record was removed, and the watermark.
+func (r *run) chooseForgedRecords(ctx context.Context, s Step) (out []forgedRecord, leases []Entry, err error) {
 	n := findNetwork(s.Network)
 	held, unused, err := r.heldLeases(ctx, n, func(node string) bool { return !r.silentNow(node) })
 	if err != nil || len(held) == 0 {
-		return nil, err
+		return nil, nil, err
 	}
 	victim := func(i int) pair { return held[(s.Pick+i)%len(held)] }
-	slot, err := n.slotOf(victim(0).key)
-	if err != nil {
-		return nil, err
+	sessions := []string{"", victim(1).session}
+	if r.hasConsul() {
+		sessions = append(sessions, ownSession)
 	}
-	if unused > 0 { // the network is not full
+	for i, session := range sessions[:min(len(sessions), len(unused))] {
+		slot, err := n.slotOf(victim(i).key)
+		if err != nil {
+			return nil, nil, err
+		}
 		// A lease names its subnets in its key and in its value.
 		var rename []string
 		for _, form := range []string{"10.%d.%d.0", "fd00:%d:0:%x::", "fd00.%d.0.%x.."} {
-			rename = append(rename, fmt.Sprintf(form, n.number, slot), fmt.Sprintf(form, n.number, unused))
+			rename = append(rename, fmt.Sprintf(form, n.number, slot), fmt.Sprintf(form, n.number, unused[i]))
 		}
 		moved := strings.NewReplacer(rename...)
-		out = append(out, badRecord{moved.Replace(victim(0).key), moved.Replace(string(victim(0).value)), nil})
-		r.say("network %s: forged %s %s", n.name, out[0].key, out[0].bad)
+		lease := badRecord{moved.Replace(victim(i).key), moved.Replace(string(victim(i).value)), nil}
+		out = append(out, forgedRecord{lease, session})
+		record, _ := recordOf(strings.TrimPrefix(lease.key, leasesKey(n.name)),
+			pair{record: []byte(moved.Replace(string(victim(i).record)))})
+		leases = append(leases, record.Entry)
+		r.say("network %s: forged %s %s with session %q", n.name, lease.key, lease.bad, session)
 	}
 	if !r.hasConsul() { // etcd has no directory of changes
-		return out, nil
+		return out, leases, nil
 	}
 	var record map[string]any
 	if err := json.Unmarshal(victim(1).value, &record); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	record["public_ip"], record["public_ips"] = "203.0.113.66", []string{"203.0.113.66"}
 	redirected, err := json.Marshal(record)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	entry := func(of pair, value string) badRecord {
-		_, subnets, _ := leaseKeyOf(of.key)
-		return badRecord{fmt.Sprintf("leno/changes/%s/%016x%08x_%s", n.name, time.Now().UnixNano(), s.Pick, subnets), value, nil}
+	change := func(name, value string) {
+		out = append(out, forgedRecord{badRecord{"leno/changes/" + n.name + "/" + name, value, nil}, ""})
 	}
-	return append(out, entry(victim(1), string(redirected)), entry(victim(2), "")), nil
+	entryOf := func(p pair) string {
+		_, subnets, _ := leaseKeyOf(p.key)
+		return fmt.Sprintf("%016x%08x_%s", time.Now().UnixNano(), s.Pick, subnets)
+	}
+	change(entryOf(victim(1)), string(redirected))
+	change(entryOf(victim(2)), "")
+	change(watermark, "18446744073709551615")
+	return out, leases, nil
 }
 
-// heldLeases returns the leases that some of a network's hosts hold, and a slot that no record names, or 0.
-func (r *run) heldLeases(ctx context.Context, n network, of func(node string) bool) (held []pair, unused int, err error) {
+// heldLeases returns the leases that some of a network's hosts hold, and the slots that no record names.
+func (r *run) heldLeases(ctx context.Context, n network, of func(node string) bool) (held []pair, unused []int, err error) {
 	err = r.onLeader(ctx, "answer a read of everything", func(ctx context.Context) error {
 		leader, err := r.store.leader(ctx)
 		if err != nil {
 			return err
 		}
 		pairs, err := r.store.list(ctx, leader)
-		held = nil
+		held, unused = nil, nil
 		taken := map[int]bool{}
 		for _, p := range pairs {
 			slot, bad := n.slotOf(p.key)
@@ -101,10 +131,14 @@ func (r *run) heldLeases(ctx context.Context, n network, of func(node string) bo
 				held = append(held, p)
 			}
 		}
-		for unused = 1; taken[unused]; unused++ {
+		last := 254
+		if !n.carries {
+			last = min(n.slots(r.Options, 0), n.slots(r.Options, 1)) // which every plan has
 		}
-		if !n.carries && unused > min(n.slots(r.Options, 0), n.slots(r.Options, 1)) { // which every plan has
-			unused = 0
+		for slot := 1; slot <= last; slot++ {
+			if !taken[slot] {
+				unused = append(unused, slot)
+			}
 		}
 		return err
 	})

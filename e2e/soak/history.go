@@ -181,6 +181,7 @@ type Storm struct {
 type Forgery struct {
 	Span
 	Network string
+	Leases  []Entry // those of them that are leases
 }
 
 // A Rewind is a time within which the store was emptied or set back, or lost the definition of one

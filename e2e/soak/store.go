@@ -44,8 +44,9 @@ type store interface {
 	// read returns nil if there is no record.
 	read(ctx context.Context, key string) (*pair, error)
 	write(ctx context.Context, key string, value []byte) error
-	// forge writes a record as someone who is no host, in etcd under a lease of the writer's own.
-	forge(ctx context.Context, key string, value []byte) error
+	// forge writes a record as someone who is no host, held by the session. "" is none, or in etcd a lease of the
+	// writer's own.
+	forge(ctx context.Context, key string, value []byte, session string) error
 	// replace writes another value, or deletes the record if the value is nil, unless the record was
 	// changed since it was read.
 	replace(ctx context.Context, p pair, value []byte) (done bool, err error)

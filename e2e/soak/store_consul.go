@@ -183,8 +183,24 @@ func (c *consulStore) write(ctx context.Context, key string, value []byte) error
 	return err
 }
 
-func (c *consulStore) forge(ctx context.Context, key string, value []byte) error {
-	return c.write(ctx, key, value)
+// ownSession is a new session of the writer's.
+const ownSession = "own"
+
+func (c *consulStore) forge(ctx context.Context, key string, value []byte, session string) error {
+	if session == "" {
+		return c.write(ctx, key, value)
+	}
+	client, err := c.leading(ctx)
+	if err == nil && session == ownSession {
+		entry := api.SessionEntry{TTL: "60s", Behavior: api.SessionBehaviorDelete} // the record is removed earlier
+		session, _, err = client.Session().CreateNoChecks(&entry, writing(ctx))
+	}
+	if err != nil {
+		return err
+	}
+	// It changes nothing if another session holds the record: a host's, or that of an attempt before.
+	_, _, err = client.KV().Acquire(&api.KVPair{Key: key, Value: value, Session: session}, writing(ctx))
+	return err
 }
 
 func (c *consulStore) replace(ctx context.Context, p pair, value []byte) (done bool, err error) {

@@ -238,14 +238,20 @@ func (e *etcdStore) write(ctx context.Context, key string, value []byte) error {
 	return err
 }
 
-func (e *etcdStore) forge(ctx context.Context, key string, value []byte) error {
+func (e *etcdStore) forge(ctx context.Context, key string, value []byte, session string) error {
 	client, err := e.leading(ctx)
 	if err != nil {
 		return err
 	}
-	session, err := client.Grant(ctx, 60) // the record is removed earlier
+	id, err := strconv.ParseInt(session, 16, 64)
+	if session == "" {
+		var own *clientv3.LeaseGrantResponse
+		if own, err = client.Grant(ctx, 60); err == nil { // the record is removed earlier
+			id = int64(own.ID)
+		}
+	}
 	if err == nil {
-		_, err = client.Put(ctx, e.stored(key), string(value), clientv3.WithLease(session.ID))
+		_, err = client.Put(ctx, e.stored(key), string(value), clientv3.WithLease(clientv3.LeaseID(id)))
 	}
 	return err
 }
