@@ -324,7 +324,7 @@ func (w *testWorld) countsTraffic(a, b *lab.Host) {
 		}
 		return sum
 	}
-	const packets, size = 20, 1028 // bytes, including both headers
+	const packets, size = 200, 1028 // bytes, including both headers; the agents' own tests are few beside them
 	for _, network := range []string{"default", "blue"} {
 		from, to := w.Container(a, network), w.Container(b, network)
 		w.Linked([]*lab.Container{from, to}) // neighbours are known, and pings are not lost
@@ -336,7 +336,7 @@ func (w *testWorld) countsTraffic(a, b *lab.Host) {
 			return out
 		}
 		before := all(w.Ctx)
-		r, err := from.Ping(w.Ctx, to.Addrs[0], lab.PingOptions{Count: packets, Interval: 50 * time.Millisecond, Size: size - 28, Timeout: 10 * time.Second})
+		r, err := from.Ping(w.Ctx, to.Addrs[0], lab.PingOptions{Count: packets, Interval: 10 * time.Millisecond, Size: size - 28, Timeout: 10 * time.Second})
 		w.Must(err)
 		if r.Lost() > 0 {
 			w.T.Errorf("%s: %d lost", network, r.Lost())
