@@ -355,6 +355,32 @@ func TestChooseBesideTheReplaced(t *testing.T) {
 	}
 }
 
+// TestChooseBesideForgedRecords: a stranger who writes a record with the node id of a host does not keep it from its own lease
+// when it has moved to another address.
+func TestChooseBesideForgedRecords(t *testing.T) {
+	n := smallNetwork(t)
+	own := held(n, 6, 9)
+	c := claimOf(9)
+	c.Session, c.Prefer, c.Since, c.Running = own.Session, own.Subnet(), own.ModifyIndex, true
+	c.PublicIPs = []netip.Addr{addr(99)}
+	for name, session := range map[string]string{"under a session of its own": "session-8", "under the host's session": own.Session} {
+		t.Run(name, func(t *testing.T) {
+			forged := held(n, 7, 9) // written later
+			forged.Session = session
+			got, err := registry.Choose(registry.Situation{Network: n, Leases: []registry.Lease{forged, own}}, c, seed.Rand(t).Uint64N)
+			if err != nil || got.Slot != own.Slot || !got.Own {
+				t.Errorf("got %+v, %v", got, err)
+			}
+			own := own
+			own.ModifyIndex = 50 // the copy of this host has written it
+			_, err = registry.Choose(registry.Situation{Network: n, Leases: []registry.Lease{forged, own}}, c, seed.Rand(t).Uint64N)
+			if !errors.Is(err, registry.ErrDuplicateNode) {
+				t.Errorf("beside a copy: %v", err)
+			}
+		})
+	}
+}
+
 // The key of a slot's other family is not the slot's key, and must not pass for our own record.
 func TestChooseOverwrittenDual(t *testing.T) {
 	n := registry.Network{Name: "dual", Plan: mustPlan(t, pool("10.7.0.0/21", 24), pool("fd00:5::/48", 64))}

@@ -52,13 +52,17 @@ func model(s registry.Situation, c registry.Claim) outcome {
 		return i >= 0 && (l.Node != c.Node || s.Leases[i].Node == c.Node) &&
 			(!shares(l) || share(l.PublicIPs, s.Leases[i].PublicIPs))
 	}
+	isSecond := func(l registry.Lease) bool { // beside the own record on the slot in use
+		return l.Subnets[0] != c.Prefer &&
+			slices.ContainsFunc(s.Leases, func(l registry.Lease) bool { return mine(l) && l.Subnets[0] == c.Prefer })
+	}
 	var out outcome
 	byRank := map[int][]uint64{}
 	for _, l := range s.Leases {
 		id, name, session := l.NodeID == c.NodeID, l.Node == c.Node, l.Held() && l.Session == c.Session
 		var own bool
 		switch {
-		case l.Held() && id && !shares(l) && (l.ModifyIndex > c.Since || l.ModifyIndex == c.Since && !c.Running):
+		case l.Held() && id && !isSecond(l) && !shares(l) && (l.ModifyIndex > c.Since || l.ModifyIndex == c.Since && !c.Running):
 			out.errs = append(out.errs, registry.ErrDuplicateNode)
 		case !l.Held() || session:
 			own = id || name

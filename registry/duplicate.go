@@ -102,6 +102,9 @@ func duplicates(leases []Lease, c Claim) (first error) {
 	lost := c.Running && !slices.ContainsFunc(leases, isCurrent)
 	own := ownRecord(leases, c)
 	for _, l := range leases {
+		if own != nil && own.Subnet() == c.Prefer && l.NodeID == c.NodeID && l.Slot != own.Slot {
+			continue
+		}
 		err := Contradicts(l, c, own)
 		if err != nil && l.NodeID != c.NodeID {
 			if lost && l.ModifyIndex < c.Since {

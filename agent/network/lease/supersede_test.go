@@ -91,6 +91,8 @@ func TestSupersededByAnOlderRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newHost(t, memory.New(), "a")
 		b := a.rival("b", netip.MustParsePrefix("10.5.1.0/24"))
+		a.rival("c", netip.MustParsePrefix("10.5.2.0/24")) // no other subnet is free for a
+		a.rival("d", netip.MustParsePrefix("10.5.3.0/24"))
 		backup := a.store.Backup()
 		a.store.Delete(leaseKey(b.Subnet()))
 		a.start().held()
