@@ -265,7 +265,7 @@ var (
 	// noHandshake matches the list of hosts in a warning that packets to them are sent without a handshake, each with a time.
 	noHandshake = regexp.MustCompile(`no handshake with ([^;]+);`)
 	// lostTo matches the list of hosts in a warning that packets to them are lost. After each of them is a reason.
-	lostTo = regexp.MustCompile(`packets are lost to \d+ of \d+ hosts: (.*)`)
+	lostTo = regexp.MustCompile(`packets are lost to \d+ of \d+ hosts?: (.*)`)
 	reason = regexp.MustCompile(` \([^)]*\)`)
 )
 

@@ -615,7 +615,7 @@ func TestCheck(t *testing.T) {
 					"paths warning: packets are lost to 1 of 2 hosts: b (no packet is answered, also outside the overlay)"
 			})
 			s.claims("a", 34, 45, func(c *Claim) {
-				c.Status, c.Trouble = "warning", "paths warning: packets are lost to 1 of 2 hosts: b (no packet is answered)"
+				c.Status, c.Trouble = "warning", "paths warning: packets are lost to 1 of 1 host: b (no packet is answered)"
 			})
 		}, nil},
 		"packets are lost to all peers of a host that is cut off": {func(s *story) {
