@@ -403,7 +403,8 @@ func TestCheck(t *testing.T) {
 			s.silence("a", 10, 20, CutHost)
 			s.claims("a", 10, 24, func(c *Claim) { c.Status = "warning" })
 		}, nil},
-		"an agent that hangs":            {func(s *story) { s.mute("a", 30, 32) }, []Rule{NotRecovered}},
+		"an agent that hangs":            {func(s *story) { s.mute("a", 30, 35) }, []Rule{NotRecovered}},
+		"one look is not answered":       {func(s *story) { s.mute("a", 30, 30) }, nil},
 		"an agent without a subnet":      {func(s *story) { s.claims("a", 30, 99, func(c *Claim) { c.Subnets, c.File = nil, nil }) }, []Rule{NotRecovered, SubnetGone}},
 		"a lease is not renewed":         {func(s *story) { s.claims("a", 30, 99, func(c *Claim) { c.Renewed = sec(25) }) }, []Rule{NotRecovered}},
 		"an agent ends":                  {func(s *story) { s.Endings = []Ending{{"a", sec(3), "panic"}} }, []Rule{AgentEnded}},
