@@ -232,7 +232,7 @@ func TestMetrics(t *testing.T) {
 			{name: telemetry.ReconcileDuration, labels: []string{"n"}, at: over(0), do: a.kick},
 			{name: telemetry.ReconcileWrites, labels: []string{"n"}, at: is(0), do: func() { a.recorder.setReport(backend.Report{Writes: 3}); a.kick() }},
 			{name: telemetry.DriftRepairs, labels: []string{"n", datapath.OtherFault}, at: is(0), then: is(1), do: func() {
-				a.recorder.setReport(backend.Report{Repaired: []backend.Repair{{Fault: "nobody's words"}}})
+				a.recorder.setReport(backend.Report{Repaired: []backend.Repair{{Fault: "words of no backend"}}})
 				a.recorder.hook(func(backend.State) { a.recorder.setReport(backend.Report{}) })
 				a.kick()
 			}},

@@ -24,7 +24,7 @@ const (
 	// Received messages of one peer: those above these limits are ignored.
 	mostPerSec, mostAtOnce = 8, 24
 	// Answers to all peers together: questions above these limits are not answered. They count as received. Questions
-	// that do not show the nonce of this process, which anybody can send, have limits of their own.
+	// that do not show the nonce of this process, which any host can send, have limits of their own.
 	mostAnswersPerSec, mostAnswersAtOnce           = 25, 250
 	mostOtherAnswersPerSec, mostOtherAnswersAtOnce = 5, 50
 

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"errors"
 	"net/http"
 	"net/http/pprof"
@@ -45,11 +46,8 @@ func (h agentHandlers) diagnose(r *http.Request) (out api.Diagnosis, err error) 
 	}
 	o := api.DoctorOptions{Network: r.URL.Query().Get("network"), Passive: passive}
 	if known := h.agent.Self().Networks; o.Network != "" && !slices.Contains(known, o.Network) {
-		list := "its networks: none"
-		if len(known) > 0 {
-			list = "its networks: " + strings.Join(known, ", ")
-		}
-		return out, api.Errorf(http.StatusNotFound, "this host takes no part in network %q: %s", o.Network, list)
+		return out, api.Errorf(http.StatusNotFound, "this host takes no part in network %q: its networks: %s", o.Network,
+			cmp.Or(strings.Join(known, ", "), "none"))
 	}
 	return h.agent.Diagnose(r.Context(), o)
 }

@@ -1,7 +1,9 @@
 package paths
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,15 +39,18 @@ func (n *network) testDatagrams(ctx context.Context, now time.Time) {
 	if now.Sub(n.datagrams) < datagramPause || n.from.Backend == "host-gw" {
 		return
 	}
-	var next *peer
+	var pinged []*peer
 	for _, p := range n.peers {
-		if p.Held && p.isOnlyPinged() && (next == nil || p.isTestedBefore(next)) {
-			next = p
+		if p.Held && p.isOnlyPinged() {
+			pinged = append(pinged, p)
 		}
 	}
-	if next == nil {
+	if len(pinged) == 0 {
 		return
 	}
+	next := slices.MinFunc(pinged, func(a, b *peer) int {
+		return cmp.Or(a.datagrams.tested.Compare(b.datagrams.tested), strings.Compare(a.Node, b.Node))
+	})
 	n.datagrams, next.datagrams.tested, next.datagrams.isLost = now, now, false
 	for _, own := range n.from.Subnets {
 		for _, to := range next.Subnets {
@@ -54,9 +59,4 @@ func (n *network) testDatagrams(ctx context.Context, now time.Time) {
 			}
 		}
 	}
-}
-
-func (p *peer) isTestedBefore(other *peer) bool {
-	c := p.datagrams.tested.Compare(other.datagrams.tested)
-	return c < 0 || c == 0 && strings.Compare(p.Node, other.Node) < 0
 }
