@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lenonet/leno/agent/hello"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/internal/testkit/seed"
 )
@@ -43,7 +44,7 @@ func loses(hosts []Host, from, to int) {
 	}
 	s := hosts[from-1].Summary
 	s.Reached--
-	if len(s.Lost) < maxLost {
+	if len(s.Lost) < hello.MaxNamed {
 		s.Lost = append(s.Lost, fmt.Sprint("host-", to))
 	}
 	if from == 1 {

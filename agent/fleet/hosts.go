@@ -12,14 +12,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lenonet/leno/agent/hello"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/registry"
 )
 
-const (
-	maxLost   = 10  // lost peers that a summary names, and impaired ones
-	maxReason = 197 // bytes of its reason, which with the ellipsis are as many as agent/hello sends
-)
+// maxReason is the length in bytes of a summary's reason, which with the ellipsis are as many as agent/hello sends.
+const maxReason = hello.MaxReason - len("…")
 
 // Known is what this host knows of a network.
 type Known struct {
@@ -193,21 +192,12 @@ func Summarize(version string, local api.Local, health api.Health, network strin
 			out.Reason = shortenReason(c.Name + ": " + c.Reason)
 		}
 	}
-	names := map[string][]string{} // by state
-	for _, p := range peers {
-		if !p.Held {
-			continue
+	hello.CountPaths(&out, func(yield func(string, string) bool) {
+		for _, p := range peers {
+			if p.Held && !yield(p.Node, cmp.Or(p.Path, &api.PeerPath{}).State) {
+				return
+			}
 		}
-		out.Peers++
-		if p.Path == nil || p.Path.State == "" {
-			continue
-		}
-		names[p.Path.State] = append(names[p.Path.State], p.Node)
-	}
-	out.Lost, out.Short, out.Lossy = names[api.PathLost], names[api.PathShort], names[api.PathLossy]
-	out.Impaired = len(out.Short) + len(out.Lossy)
-	out.Reached = out.Impaired + len(names[api.PathReached])
-	out.Lost, out.Short = out.Lost[:min(len(out.Lost), maxLost)], out.Short[:min(len(out.Short), maxLost)]
-	out.Lossy = out.Lossy[:min(len(out.Lossy), maxLost-len(out.Short))]
+	})
 	return out
 }

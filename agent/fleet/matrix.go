@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/lenonet/leno/agent/hello"
 	"github.com/lenonet/leno/api"
 )
 
@@ -93,7 +94,7 @@ func (m *matrix) summarized(i int, byName map[string]int) row {
 	add(api.PathLossy, s.Lossy)
 	switch {
 	case s.Peers != len(m.hosts)-1 || len(m.hosts) == maxCompared: // it speaks of others
-	case s.Reached == 0 && lost == min(s.Peers, maxLost):
+	case s.Reached == 0 && lost == min(s.Peers, hello.MaxNamed):
 		r.rest = api.PathLost
 	case s.Peers-s.Reached == lost && s.Impaired == len(r.cells)-lost:
 		r.rest = api.PathReached

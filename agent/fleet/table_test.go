@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lenonet/leno/agent/hello"
 	"github.com/lenonet/leno/api"
 )
 
@@ -108,7 +109,7 @@ func TestPathTableOfManyHosts(t *testing.T) {
 		{"a pair", 100, func(h []Host) { separate(h, 20, 30) }, counts{3, 2, 98, 0, 0},
 			[]string{"20 -x+98 of 98", "30 x-+98 of 98", " +98 of 98+98 of 98-"}},
 		{"a host lies about ten", 100, func(h []Host) {
-			for i := range maxLost {
+			for i := range hello.MaxNamed {
 				loses(h, 50, i+1)
 			}
 		}, counts{2, 1, 99, 0, 0}, []string{"50 -~89 of 99", " +99 of 99-"}},

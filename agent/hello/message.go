@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -26,8 +27,8 @@ const (
 
 	// Limits of what a summary says. Longer texts and lists are cut, by the sender and by the receiver.
 	maxWord   = 64 // bytes
-	maxReason = 200
-	maxLost   = 10
+	MaxReason = 200
+	MaxNamed  = 10
 )
 
 // Bits of the second byte.
@@ -146,13 +147,31 @@ func cut(s api.HostSummary) api.HostSummary {
 	if !slices.Contains([]string{api.Passing, api.Warning, api.Critical}, s.Health) {
 		s.Health = ""
 	}
-	s.Reason = text(s.Reason, maxReason)
+	s.Reason = text(s.Reason, MaxReason)
 	s.MTU, s.Peers = max(s.MTU, 0), max(s.Peers, 0)
 	s.Reached = min(max(s.Reached, 0), s.Peers)
 	s.Impaired = min(max(s.Impaired, 0), s.Reached)
-	s.Lost, s.Short = cutNames(s.Lost, maxLost), cutNames(s.Short, maxLost)
-	s.Lossy = cutNames(s.Lossy, maxLost-len(s.Short))
+	s.Lost, s.Short = cutNames(s.Lost, MaxNamed), cutNames(s.Short, MaxNamed)
+	s.Lossy = cutNames(s.Lossy, MaxNamed-len(s.Short))
 	return s
+}
+
+// CountPaths sets what a summary says of the paths to peers that hold a lease. states yields the name of each of them
+// and the state of its path, for example api.PathReached, or "" for a path that was not tested.
+func CountPaths(s *api.HostSummary, states iter.Seq2[string, string]) {
+	names := map[string][]string{} // by state
+	s.Peers = 0
+	for node, state := range states {
+		s.Peers++
+		names[state] = append(names[state], node)
+	}
+	for _, list := range names {
+		slices.Sort(list)
+	}
+	s.Lost, s.Short, s.Lossy = names[api.PathLost], names[api.PathShort], names[api.PathLossy]
+	s.Impaired = len(s.Short) + len(s.Lossy)
+	s.Reached = s.Impaired + len(names[api.PathReached])
+	*s = cut(*s)
 }
 
 func cutNames(all []string, most int) (out []string) {

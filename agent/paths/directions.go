@@ -58,20 +58,13 @@ func (n *network) speak(ctx context.Context, host probe.Host, interval time.Dura
 // summary returns what this host says of itself.
 func (n *network) summary() api.HostSummary {
 	out := n.m.o.Summary(n.Name)
-	names := map[string][]string{} // by state
-	for _, p := range n.peers {
-		if !p.Held {
-			continue
+	hello.CountPaths(&out, func(yield func(string, string) bool) {
+		for _, p := range n.peers {
+			if p.Held && !yield(p.Node, p.shown.State) {
+				return
+			}
 		}
-		out.Peers++
-		names[p.shown.State] = append(names[p.shown.State], p.Node)
-	}
-	for _, list := range names {
-		slices.Sort(list)
-	}
-	out.Lost, out.Short, out.Lossy = names[api.PathLost], names[api.PathShort], names[api.PathLossy] // cut by the Speaker
-	out.Impaired = len(out.Short) + len(out.Lossy)
-	out.Reached = out.Impaired + len(names[api.PathReached])
+	})
 	return out
 }
 
