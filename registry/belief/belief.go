@@ -4,7 +4,8 @@
 //
 // What a client believes of the store (Belief):
 //
-//  1. A record that a list contains is as the list says, unless rule 5 applies.
+//  1. A record that a list contains is as the list says, unless rule 5 applies. Of records with a subnet in common only
+//     the oldest counts, held or not (Disown).
 //  2. A record that a list lacks was removed only if that is known: the store is the same one, it has continued from
 //     its last known state, and the store shows the removal or cannot hide one. Otherwise the record is missing, and
 //     its lease stays.

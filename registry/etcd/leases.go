@@ -72,18 +72,16 @@ func (c *connection) revokeRecord(ctx context.Context, network string, subnet ne
 	return err
 }
 
-// recordOn returns the record whose key has first as the first subnet, nil for none.
-func (c *connection) recordOn(t *tree, network string, first netip.Prefix) *record {
-	prefix, near := c.keys.leases(network), ""
-	if first.Addr().Is4() { // the key begins with it
-		near = flannel.SubnetKey([]netip.Prefix{first})
-	}
-	for _, r := range t.Below(prefix + near) {
-		if subnets, err := flannel.ParseSubnetKey(r.key[len(prefix):]); err == nil && subnets[0] == first {
-			return r
+// recordOn returns the oldest record whose key has first as the first subnet, nil for none: see belief.Disown.
+func (c *connection) recordOn(t *tree, network string, first netip.Prefix) (oldest *record) {
+	prefix := c.keys.leases(network)
+	for _, r := range t.Below(c.keys.lease(network, []netip.Prefix{first})) {
+		subnets, err := flannel.ParseSubnetKey(r.key[len(prefix):])
+		if err == nil && subnets[0] == first && (oldest == nil || r.created < oldest.created) {
+			oldest = r
 		}
 	}
-	return nil
+	return oldest
 }
 
 // Expire implements registry.Leases.

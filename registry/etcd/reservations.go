@@ -231,13 +231,12 @@ func (c *connection) flannelReservations(t *tree, n registry.Network) (out []reg
 func (c *connection) readLeases(t *tree, n registry.Network) (leases []registry.Lease, bad []registry.BadSlot) {
 	prefix := c.keys.leases(n.Name)
 	read, _ := c.reader(n)
-	for _, r := range c.views.leases(n.Name).Stored(t, n, read) {
+	for _, r := range belief.Disown(c.views.leases(n.Name).Stored(t, n, read)) {
 		if r.Err == nil {
 			leases = append(leases, r.Lease)
 			continue
 		}
-		subnets, _ := flannel.ParseSubnetKey(r.Key[len(prefix):])
-		for _, p := range subnets {
+		for _, p := range flannel.SubnetsIn(r.Key[len(prefix):]) {
 			bad = append(bad, registry.BadSlot{Prefix: p, Session: r.Lease.Session, ModifyIndex: r.Lease.ModifyIndex})
 		}
 	}

@@ -102,6 +102,7 @@ func (r reader) Complete(t *tree, l *belief.List, b *belief.Belief) error {
 		l.Marker, l.Index = m.created, max(l.Index, m.modified)
 	}
 	maps.DeleteFunc(l.Records, func(key string, p *belief.Record) bool { return isReservation(p, t, r.network) })
+	l.Disown()
 	lacking, _ := b.Lacks(l.Records)
 	if l.Marker == 0 && (lacking > 0 || (len(l.Records) == 0 || b.Empty()) && !r.isDefinedByFlannel(t)) {
 		return fmt.Errorf("%w: %s is missing: the store was emptied or restored", registry.ErrUncertain, marker)

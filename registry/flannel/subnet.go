@@ -9,6 +9,9 @@ import (
 
 var subnetKey = regexp.MustCompile(`^([0-9.]+)-([0-9]{1,2})(?:&([0-9a-f:.]+)-([0-9]{1,3}))?$`)
 
+// firstSubnet is the part of a key's pattern that has the first subnet.
+var firstSubnet = regexp.MustCompile(`^(?:0\.0\.0\.0-0&[0-9a-f:.]+|[0-9.]+)-[0-9]+`)
+
 // noIPv4 stands for the IPv4 subnet in the key of a host that has only an IPv6 subnet.
 const noIPv4 = "0.0.0.0-0"
 
@@ -52,6 +55,15 @@ func ParseSubnetKey(name string) ([]netip.Prefix, error) {
 		return nil, fmt.Errorf("%.80q is not how flannel writes %s", name, key)
 	}
 	return subnets, nil
+}
+
+// SubnetsIn returns the subnets in the name of any record: if it is no lease's, the one that it begins with, if any.
+func SubnetsIn(name string) []netip.Prefix {
+	subnets, err := ParseSubnetKey(name)
+	if err != nil {
+		subnets, _ = ParseSubnetKey(firstSubnet.FindString(name))
+	}
+	return subnets
 }
 
 func parseSubnet(addr, bits string, isFamily func(netip.Addr) bool) (netip.Prefix, error) {

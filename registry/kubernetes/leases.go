@@ -186,7 +186,7 @@ func (c *connection) checkOthers(
 	read, _ := c.reader(n)
 	isOwn := func(r *belief.Record) bool { return r.Key == own.Key() }
 	others := slices.DeleteFunc(c.leases.Stored(t, n, read), isOwn)
-	for _, r := range disown(append(others, &belief.Record{Key: own.Key(), Lease: lease})) {
+	for _, r := range belief.Disown(append(others, &belief.Record{Key: own.Key(), Lease: lease})) {
 		if isOwn(r) && r.Err != nil {
 			return fmt.Errorf("%w: node %s: %s; delete one of the two Nodes, which gets another podCIDR when it registers "+
 				"again", registry.ErrHeld, own.name, strings.TrimPrefix(r.Err.Error(), registry.ErrInvalid.Error()+": "))
@@ -321,7 +321,7 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 	var index uint64
 	err = conn.mirror.Await(ctx, after == 0, func(t *tree) (bool, time.Time) {
 		found = nil
-		for _, r := range disown(conn.leases.Stored(t, n, read)) {
+		for _, r := range belief.Disown(conn.leases.Stored(t, n, read)) {
 			isUsable := r.Err == nil && r.Lease.Slot == slot
 			if isUsable || r.Err != nil && found == nil && t.Get(r.Key).covers(n.Plan, slot) {
 				found = r

@@ -1,12 +1,7 @@
 package kubernetes
 
 import (
-	"cmp"
 	"fmt"
-	"maps"
-	"net/netip"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/lenonet/leno/registry"
@@ -44,35 +39,9 @@ func (r reader) Parse(n *node) *belief.Record {
 }
 
 // Complete implements replica.LeaseReader.
-func (r reader) Complete(_ *tree, l *belief.List, _ *belief.Belief) error {
-	for _, r := range disown(slices.Collect(maps.Values(l.Records))) {
-		l.Records[r.Key] = r
-	}
+func (reader) Complete(_ *tree, l *belief.List, _ *belief.Belief) error {
+	l.Disown()
 	return nil
-}
-
-// disown sorts records by the age of their Nodes, and makes those unusable whose subnets an older Node has, too.
-func disown(records []*belief.Record) []*belief.Record {
-	slices.SortFunc(records, func(a, b *belief.Record) int {
-		return cmp.Or(cmp.Compare(a.Lease.CreateIndex, b.Lease.CreateIndex), strings.Compare(a.Key, b.Key))
-	})
-	owner := map[netip.Prefix]*belief.Record{}
-	for i, r := range records {
-		if r.Err != nil {
-			continue
-		}
-		k := slices.IndexFunc(r.Lease.Subnets, func(p netip.Prefix) bool { return owner[p] != nil })
-		if k >= 0 {
-			copied, p := *r, r.Lease.Subnets[k]
-			copied.Err = registry.InvalidRecord(fmt.Sprintf("its subnet %s is that of %s, too", p, owner[p].Key))
-			records[i] = &copied
-			continue
-		}
-		for _, p := range r.Lease.Subnets {
-			owner[p] = r
-		}
-	}
-	return records
 }
 
 // reader returns what finds the leases of the network, and how long missing ones are kept.
