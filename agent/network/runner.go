@@ -245,7 +245,7 @@ func (r *Runner) rounds(ctx context.Context) error {
 			return err
 		case errors.As(err, &superseded):
 			r.withdraw(ctx, superseded)
-			continue
+			err = nil // the store answers: the pause is short
 		case errors.Is(err, errNetworkGone):
 			log.Warn("network was deleted, leaving it")
 			r.report.Event(api.EventNetwork, api.Warning, "the network was deleted, leaving it",

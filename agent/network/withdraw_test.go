@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lenonet/leno/agent/health"
@@ -315,4 +317,40 @@ func TestResumedForLongerThanHold(t *testing.T) {
 			a.check(health.Lease, api.Passing, subnet.String())
 		})
 	}
+}
+
+// contradicting is a store that grants every claim, and shows each lease as that of another host.
+type contradicting struct {
+	registry.Registry
+	claims atomic.Int64
+}
+
+func (c *contradicting) Acquire(ctx context.Context, n registry.Network, claim registry.Claim) (registry.Lease, error) {
+	if c.claims.Add(1) > 1000 {
+		<-ctx.Done()
+	}
+	return c.Registry.Acquire(ctx, n, claim)
+}
+
+func (c *contradicting) WatchLease(ctx context.Context, n registry.Network, subnet netip.Prefix, after uint64) (
+	registry.Lease, uint64, error) {
+	l, index, err := c.Registry.WatchLease(ctx, n, subnet, after)
+	l.Node, l.NodeID, l.Session, l.PublicIPs = "d", "id-d", "sd", []netip.Addr{netip.MustParseAddr("192.0.2.100")}
+	return l, index, err
+}
+
+// TestSupersededAgainAndAgain: a host that is superseded each time that it gets a lease claims less and less often.
+func TestSupersededAgainAndAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newMember(t, memory.New(), "a")
+		store := &contradicting{Registry: a.registry}
+		a.deps.Store.Registry = store
+		a.start()
+		a.check(health.Lease, api.Critical, `"d"`)
+		time.Sleep(time.Minute)
+		if n := store.claims.Load(); n < 5 || n > 200 {
+			t.Errorf("%d claims in a minute", n)
+		}
+	})
 }
