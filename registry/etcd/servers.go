@@ -196,6 +196,9 @@ func (s *servers) do(ctx context.Context, op clientv3.Op) (resp clientv3.OpRespo
 // doIf carries out the operations if all conditions hold. The error is errRefused when they do not.
 func (s *servers) doIf(ctx context.Context, conditions []clientv3.Cmp, ops ...clientv3.Op) (
 	*clientv3.TxnResponse, error) {
+	if len(ops) == 0 { // without a read, a server that lags behind would compare what it has
+		ops = []clientv3.Op{clientv3.OpGet(string(conditions[0].Key), clientv3.WithCountOnly())}
+	}
 	resp, err := s.do(ctx, clientv3.OpTxn(conditions, ops, nil))
 	if err == nil && !resp.Txn().Succeeded {
 		err = errRefused

@@ -173,6 +173,8 @@ func TestLeaderLost(t *testing.T) {
 	_, err := host.Acquire(testContext(t), n, claim(3))
 	wantErr(t, err, registry.ErrUnavailable)
 	wantErr(t, host.Renew(testContext(t), l), registry.ErrUnavailable)
+	_, err = host.own.doIf(testContext(t), []clientv3.Cmp{unchanged("any", 0)})
+	wantErr(t, err, registry.ErrUnavailable)
 	server.Restart((leader + 1) % 3)
 	retry(t, func(ctx context.Context) error { return host.Renew(ctx, l) })
 	reach(t, watcher, n, []string{"10", "20"}, 10, 20)
