@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"crypto/sha256"
 	"encoding"
 	"encoding/json"
 	"errors"
@@ -51,6 +52,15 @@ func BoundedKey(key string) string {
 		return key
 	}
 	return strings.Clone(strings.ToValidUTF8(key[:maxKeySize], ""))
+}
+
+// DistinctKey is BoundedKey with a checksum after the beginning of a long key, so that no other key is the same.
+func DistinctKey(key string) string {
+	bounded := BoundedKey(key)
+	if bounded != key {
+		bounded += fmt.Sprintf("~%x", sha256.Sum256([]byte(key)))
+	}
+	return bounded
 }
 
 // decode parses one record into v within the limits above.

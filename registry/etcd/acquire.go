@@ -116,7 +116,7 @@ func (a *acquisition) Known(ctx context.Context) (claims.View, bool, error) {
 	if err != nil || flannel.WhyIgnored(example) != "" || a.conn.sessions.hasUnwanted() {
 		return claims.View{}, false, err
 	}
-	t := a.conn.known(ctx)
+	t := a.conn.known(ctx, a.network.Name)
 	if t == nil {
 		return claims.View{}, false, nil
 	}

@@ -8,7 +8,9 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/lenonet/leno/internal/testkit/etcdtest"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -114,6 +116,53 @@ func TestCostClaim(t *testing.T) {
 	wantErr(t, err, context.Canceled)
 	late.own.mirror.Unlock()
 	awaitFollowing(t, late)
+}
+
+// TestCostDisconnect: a host whose connection is lost and made again at once goes on, and reads only what has changed.
+func TestCostDisconnect(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, common.Get(t))
+	n := s.define(t, "10.5.0.0/16")
+	host, link := s.open(t), newLink(t, s)
+	acquire(t, host, n, claimOn(n, 1, 10))
+	const size = 2 << 20
+	s.fill(t, size)
+	var m meter
+	c := s.open(t, link.config, m.count)
+	_, index := follow(t, c, n, 0, []string{"10"})
+	acquire(t, host, n, claimOn(n, 2, 20))
+	_, index = follow(t, c, n, index, []string{"10", "20"}) // by the watch
+	before := m.received.Load()
+	link.closeAll()
+	acquire(t, host, n, claimOn(n, 3, 30))
+	follow(t, c, n, index, []string{"10", "20", "30"})
+	if n := m.received.Load() - before; n > size/10 {
+		t.Errorf("%d bytes", n)
+	}
+}
+
+// TestCostAfterRestore: when the leases that a restored store has lost are given up, hosts claim again without reading
+// everything.
+func TestCostAfterRestore(t *testing.T) {
+	t.Parallel()
+	s, server := ownStore(t, etcdtest.Options{})
+	n := s.define(t, "10.5.0.0/16")
+	const size = 2 << 20
+	s.fill(t, size)
+	var m meter
+	c, host := s.open(t, m.count, settle(time.Second)), s.open(t)
+	acquire(t, host, n, claimOn(n, 1, 10))
+	snapshot := server.SaveSnapshot(t)
+	acquire(t, host, n, claimOn(n, 2, 20))
+	follow(t, c, n, 0, []string{"10", "20"})
+	server.RestoreSnapshot(t, snapshot)
+	reach(t, c, n, []string{"10"})
+	awaitFollowing(t, c)
+	before := m.received.Load()
+	acquire(t, c, n, claimOn(n, 3, 30))
+	if n := m.received.Load() - before; n > size/10 {
+		t.Errorf("%d bytes", n)
+	}
 }
 
 // TestCostRestart: a host that still holds its lease reads only its own record when it starts, and its next claim writes

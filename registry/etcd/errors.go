@@ -45,9 +45,10 @@ func classify(ctx context.Context, err error) error {
 	return err
 }
 
-// classifyWatch is classify for the reason why a server ended a watch, which etcd's client returns as a text. The next
-// call finds out why a server does so for a reason that is not known here.
+// classifyWatch is classify for the reason why a server ended a watch, which may be a text. The next call finds out why
+// a server does so for a reason that is not known here.
 func classifyWatch(ctx context.Context, err error) error {
+	err = rpctypes.Error(err)
 	if strings.HasSuffix(err.Error(), rpctypes.ErrPermissionDenied.Error()) {
 		err = rpctypes.ErrPermissionDenied
 	}

@@ -209,7 +209,7 @@ func (c *Client) WatchLease(ctx context.Context, n registry.Network, subnet neti
 // isCurrent reports whether what the client knows of the lease on a subnet is what the store has now. It reads only
 // what concerns this lease.
 func (c *connection) isCurrent(ctx context.Context, n registry.Network, first netip.Prefix) bool {
-	t := c.known(ctx)
+	t := c.known(ctx, n.Name)
 	if t == nil {
 		return false
 	}

@@ -18,6 +18,9 @@ type link struct {
 	release  chan struct{} // late bytes are passed on when it is closed, instead of after lateness; may be nil
 	passed   chan struct{} // closed when late bytes have been passed on
 
+	// halfOpen is locked while clients do not learn that the server has closed their connections.
+	halfOpen sync.RWMutex
+
 	mu     sync.Mutex
 	conns  []net.Conn
 	broken bool
@@ -85,6 +88,8 @@ func (l *link) serve(client net.Conn) {
 	var copying sync.WaitGroup
 	copying.Go(func() {
 		_, _ = io.Copy(client, server)
+		l.halfOpen.RLock()
+		defer l.halfOpen.RUnlock()
 		_ = client.Close()
 	})
 	defer copying.Wait()
@@ -144,6 +149,13 @@ func (l *link) closeAll() {
 		_ = c.Close()
 	}
 	l.conns = nil
+}
+
+// connections returns how many connections have been made and not been closed by the link.
+func (l *link) connections() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.conns) / 2
 }
 
 // refuse closes new connections until mend is called.

@@ -60,6 +60,24 @@ func TestLargeValues(t *testing.T) {
 	}
 }
 
+// TestLongKeys: keys that are too long to be leno's, with the same beginning, say nothing about the store.
+func TestLongKeys(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, common.Get(t))
+	c := s.open(t)
+	c.own.mirror.Idle = 0 // only reads
+	long := s.keys.prefix + "/" + strings.Repeat("k", 20<<10)
+	for _, name := range []string{"a", "b"} {
+		s.Put(t, long+name, nil)
+	}
+	for range 2 {
+		if all, err := c.own.mirror.Refresh(testContext(t)); err != nil || all.SetBack != 0 {
+			t.Errorf("%+v, %v", all, err)
+		}
+		s.Delete(t, long+"b")
+	}
+}
+
 // TestPages: a list that is read in many pages is the same as one that is read at once.
 func TestPages(t *testing.T) {
 	t.Parallel()

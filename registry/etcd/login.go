@@ -51,7 +51,7 @@ func newUser(name, password string) user {
 	return user{name, password}
 }
 
-// setUser changes the user. A watch goes on under the one before until its connection is lost.
+// setUser changes the user. A watch goes on under the one before until its stream ends.
 func (l *login) setUser(u user) { l.user.Store(&u) }
 
 func (l *login) wanted() user { return *l.user.Load() }

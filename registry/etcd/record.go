@@ -23,7 +23,7 @@ type record struct {
 }
 
 // keyOf returns the key under which a record is kept.
-func keyOf(kv *mvccpb.KeyValue) string { return registry.BoundedKey(string(kv.Key)) }
+func keyOf(kv *mvccpb.KeyValue) string { return registry.DistinctKey(string(kv.Key)) }
 
 // newRecord returns a record whose size is bounded, whatever another program wrote.
 func newRecord(kv *mvccpb.KeyValue) *record {

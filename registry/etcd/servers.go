@@ -231,6 +231,20 @@ func notWrittenSince(prefix string, revision uint64) clientv3.Cmp {
 	return clientv3.Compare(clientv3.ModRevision(prefix), "<", int64(revision)+1).WithPrefix()
 }
 
+// checkContinues returns ErrOutdated unless the store had the latest record of t at its revision. A store that was set
+// back had not, also if it has continued beyond that. All keys are below root.
+func (s *servers) checkContinues(ctx context.Context, root string, t *tree) error {
+	latest := slices.MaxFunc(append([]*record{{key: root}}, t.Records...), func(a, b *record) int {
+		return cmp.Compare(a.modified, b.modified)
+	})
+	page, err := s.readPage(ctx, latest.key, root, 0, t.Revision)
+	isOther := err == nil && (len(page.Kvs) == 0 || uint64(page.Kvs[0].ModRevision) != latest.modified)
+	if err == errOtherState || isOther && latest.modified > 0 && registry.BoundedKey(latest.key) == latest.key {
+		err = replica.ErrOutdated
+	}
+	return err
+}
+
 // grant creates an etcd lease with an id that the server chooses.
 func (s *servers) grant(ctx context.Context, ttl int64) (id clientv3.LeaseID, err error) {
 	err = s.call(ctx, func(ctx context.Context, api *clientv3.Client) error {

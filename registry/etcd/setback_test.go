@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lenonet/leno/internal/testkit/etcdtest"
+	"github.com/lenonet/leno/internal/testkit/waiting"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -153,6 +154,52 @@ func TestOvertaken(t *testing.T) {
 	}
 	acquire(t, host, n, again(claimOn(n, 1, 10), other))
 	follow(t, watcher, n, after, []string{"10"}, 10)
+}
+
+// TestRestoredUnnoticed: a host learns that it has lost its connections only when the store is restored, from one after
+// the other, so that it always has one. In one case, the revision is the same again by then.
+func TestRestoredUnnoticed(t *testing.T) {
+	t.Parallel()
+	for _, overtaken := range []bool{false, true} {
+		t.Run(fmt.Sprint("overtaken=", overtaken), func(t *testing.T) {
+			t.Parallel()
+			s, server := ownStore(t, etcdtest.Options{})
+			n := s.define(t, "10.5.0.0/16")
+			links := []*link{newLink(t, s), newLink(t, s)}
+			watcher, host := s.open(t, func(c *Config) {
+				c.Endpoints = []string{"http://" + links[0].listener.Addr().String(), "http://" + links[1].listener.Addr().String()}
+			}), s.open(t)
+			acquire(t, host, n, claimOn(n, 1, 10))
+			snapshot := server.SaveSnapshot(t)
+			acquire(t, host, n, claimOn(n, 2, 20))
+			_, index := follow(t, watcher, n, 0, []string{"10", "20"})
+			for _, l := range links {
+				waiting.Until(t, "the host has both connections", func() bool { return l.connections() == 1 })
+			}
+			revision := s.revision(t)
+			for _, l := range links {
+				l.halfOpen.Lock()
+			}
+			server.RestoreSnapshot(t, snapshot)
+			for overtaken && s.revision(t) <= revision {
+				if _, err := s.admin.Put(testContext(t), s.keys.prefix+"/any", ""); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, l := range links {
+				l.halfOpen.Unlock()
+				waiting.Until(t, "the host connects again", func() bool { // the other one does not answer yet
+					ctx, cancel := context.WithTimeout(testContext(t), 200*time.Millisecond)
+					defer cancel()
+					return watcher.Probe(ctx) == nil
+				})
+			}
+			set, _ := follow(t, watcher, n, index, []string{"10", "20?"}, 10, 20)
+			if set.SetBack != 1 && !overtaken {
+				t.Errorf("set back %d times, want 1", set.SetBack)
+			}
+		})
+	}
 }
 
 func watchList(t *testing.T, c *Client) (registry.NetworkSet, uint64) {

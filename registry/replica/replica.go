@@ -28,6 +28,7 @@ type Replica[T any] struct {
 	mu        sync.Mutex
 	copy      *T            // nil before the first reading
 	confirmed time.Time     // when the store last confirmed the copy
+	lost      bool          // the connection was lost after that
 	changed   chan struct{} // closed and replaced with each copy, and when following ends
 	err       error         // why following ended last, nil while it goes on
 	cancel    context.CancelCauseFunc
@@ -79,7 +80,7 @@ func (r *Replica[T]) Current() (*T, <-chan struct{}) {
 func (r *Replica[T]) Set(t *T) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.confirmed = time.Now()
+	r.confirmed, r.lost = time.Now(), false
 	if t == r.copy {
 		return
 	}
@@ -175,11 +176,23 @@ func (r *Replica[T]) startLocked() {
 		defer r.mu.Unlock()
 		r.cancel, r.err = nil, err
 		cancel(nil)
-		if proven := time.Now().Add(-r.Undetected); r.Undetected > 0 && proven.After(r.confirmed) {
-			r.confirmed = proven
-		}
+		r.noteDisconnectLocked()
 		r.wakeLocked()
 	})
+}
+
+// NoteDisconnect makes LastConfirmed stand still until Set is called, for Options.Follow.
+func (r *Replica[T]) NoteDisconnect() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.noteDisconnectLocked()
+}
+
+func (r *Replica[T]) noteDisconnectLocked() {
+	if proven := time.Now().Add(-r.Undetected); !r.lost && r.Undetected > 0 && proven.After(r.confirmed) {
+		r.confirmed = proven
+	}
+	r.lost = true
 }
 
 // Followed returns the copy if it is kept up to date, nil otherwise.
@@ -196,7 +209,7 @@ func (r *Replica[T]) Followed() *T {
 func (r *Replica[T]) LastConfirmed() time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.cancel != nil && r.copy != nil {
+	if r.cancel != nil && r.copy != nil && !r.lost {
 		return time.Now() // the connection is checked all the time
 	}
 	return r.confirmed

@@ -138,6 +138,26 @@ func TestFailure(t *testing.T) {
 	}
 }
 
+// TestDisconnect checks that a copy is not confirmed from the loss of the connection until the store is heard again.
+func TestDisconnect(t *testing.T) {
+	t.Parallel()
+	c := newCounter(t, time.Minute)
+	if err := c.await(t.Context(), true, 0); err != nil {
+		t.Fatal(err)
+	}
+	lost := time.Now()
+	for range 2 {
+		if c.NoteDisconnect(); c.LastConfirmed().After(lost) {
+			t.Error("the copy is confirmed without a connection")
+		}
+	}
+	c.stored.Store(1)
+	c.changes <- nil
+	if err := c.await(t.Context(), false, 1); err != nil || c.LastConfirmed().Before(lost) {
+		t.Errorf("Await: %v, confirmed %v before the connection was lost", err, lost.Sub(c.LastConfirmed()))
+	}
+}
+
 // TestIdle checks that changes are no longer followed when no call has waited for the idle time, and that a copy is
 // confirmed no later than the connection is known to have worked.
 func TestIdle(t *testing.T) {

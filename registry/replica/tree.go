@@ -1,7 +1,6 @@
 package replica
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"sort"
@@ -46,13 +45,9 @@ type Change[R any] struct {
 	Record   R // nil if it was deleted
 }
 
-// NewTree returns a tree of records in any order. Of records with the same key, which is that of two very long ones,
-// the later one counts.
+// NewTree returns a tree of records in any order, each with another key.
 func NewTree[R Record[R]](cluster, revision uint64, records []R) *Tree[R] {
-	slices.SortFunc(records, func(a, b R) int {
-		return cmp.Or(strings.Compare(a.Key(), b.Key()), cmp.Compare(b.Modified(), a.Modified()))
-	})
-	records = slices.CompactFunc(records, func(a, b R) bool { return a.Key() == b.Key() })
+	slices.SortFunc(records, func(a, b R) int { return strings.Compare(a.Key(), b.Key()) })
 	return &Tree[R]{Cluster: cluster, Revision: revision, Records: records}
 }
 
@@ -83,6 +78,16 @@ func (t *Tree[R]) Below(prefix string) []R {
 	all := t.Records[first:]
 	end := sort.Search(len(all), func(i int) bool { return !strings.HasPrefix(all[i].Key(), prefix) })
 	return all[:end:end]
+}
+
+// HasLost reports whether a record whose key begins with prefix has vanished so recently.
+func (t *Tree[R]) HasLost(prefix string, within time.Duration) bool {
+	for key, v := range t.Vanished {
+		if strings.HasPrefix(key, prefix) && time.Since(v.At) < within {
+			return true
+		}
+	}
+	return false
 }
 
 // maxVanished is how long a record that vanished is remembered: longer than any client shows it.

@@ -57,8 +57,6 @@ func TestTreeContinues(t *testing.T) {
 		setBack uint64
 	}{
 		{"first list", []*Tree[*text]{list(5, "b", "a")}, "a b", 0},
-		{"two records with one key", []*Tree[*text]{NewTree(1, 5, []*text{newText(3, "a:1"), newText(4, "a:2")}),
-			NewTree(1, 6, []*text{newText(3, "a:1"), newText(4, "a:2")})}, "a2", 0},
 		{"a record vanished", []*Tree[*text]{list(5, "a", "b"), list(7, "a")}, "a -b", 0},
 		{"it stays missing", []*Tree[*text]{list(5, "a", "b"), list(7, "a"), list(8, "a")}, "a -b", 0},
 		{"it is back", []*Tree[*text]{list(5, "a", "b"), list(7, "a"), list(8, "a", "b:2")}, "a b2", 0},
