@@ -25,11 +25,11 @@ type others struct {
 	seen  []foreign.OverlayPath
 }
 
-func (o *others) find(_ context.Context, c []foreign.OverlayPath) ([]foreign.Obstacle, bool, error) {
+func (o *others) find(_ context.Context, c []foreign.OverlayPath) ([]foreign.Obstacle, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.seen = c
-	return o.found, false, nil
+	return o.found, nil
 }
 
 func obstacle(network string, i int) foreign.Obstacle {

@@ -54,8 +54,7 @@ type Options struct {
 	// FindDetours asks the kernel which routes packets to peers take, as kernel.FindDetours does.
 	FindDetours func(q kernel.PathQuery) ([]kernel.Detour, error)
 
-	// Obstacles finds the rules of other programs that block containers' packets. If silent is true, some of these
-	// rules may change without an event from the kernel.
+	// Obstacles finds the rules of other programs that block containers' packets.
 	Obstacles rules.Finder
 
 	// Probe sends packets to peers and returns what they answered, as probe.Run does.

@@ -126,8 +126,8 @@ func (h *host) renew() {
 	h.deps.Datapaths.NodeID = h.deps.Identity.NodeID
 	h.deps.Rules = Rules{
 		Keeper: rules.New(h.wall, h.config.Firewall, log, h.deps.Reports.Health, rules.Hooks{}),
-		Foreign: rules.NewForeignMonitor(log, func(context.Context, []foreign.OverlayPath) ([]foreign.Obstacle, bool, error) {
-			return nil, false, nil
+		Foreign: rules.NewForeignMonitor(log, func(context.Context, []foreign.OverlayPath) ([]foreign.Obstacle, error) {
+			return nil, nil
 		}, h.deps.Reports.Health),
 	}
 	h.deps.Identity.SetNode(h.name)

@@ -24,19 +24,19 @@ const (
 	// foreignShare is how many times longer than a look the pause after it is at least: with ten thousand rules, one
 	// look takes a second of CPU time.
 	foreignShare = 10
-	// foreignInterval is the longest time between two looks, foreignSilentInterval the longest while there are rules
-	// whose changes are not announced.
-	foreignInterval       = time.Minute
-	foreignSilentInterval = 5 * time.Second
+	// foreignInterval is how long to wait for a change before the next look: the kernel does not announce those in
+	// iptables-legacy. A look without a change starts no program.
+	foreignInterval = 5 * time.Second
+	// foreignMaxPause is the longest pause after a look, and after one that could not read all rules.
+	foreignMaxPause = time.Minute
 	// foreignTimeout limits how long one look takes.
 	foreignTimeout = 15 * time.Second
 	// foreignLimit is the largest number of rules that one check names.
 	foreignLimit = 5
 )
 
-// Finder finds the rules of other programs that are in the way of networks, as foreign.Reader.Obstacles does. silent
-// reports that some rules may change without an announcement.
-type Finder func(ctx context.Context, paths []foreign.OverlayPath) (found []foreign.Obstacle, silent bool, err error)
+// Finder finds the rules of other programs that are in the way of networks, as foreign.Reader.Obstacles does.
+type Finder func(ctx context.Context, paths []foreign.OverlayPath) ([]foreign.Obstacle, error)
 
 // ForeignMonitor looks for rules of other programs that are in the way of the networks' packets, and writes a check for
 // each network. It is safe for concurrent use.
@@ -108,7 +108,7 @@ func (m *ForeignMonitor) Run(ctx context.Context) error {
 
 // pauseAfter returns the pause after a look that took so long.
 func pauseAfter(look time.Duration) time.Duration {
-	return min(max(foreignPause, foreignShare*look), foreignInterval)
+	return min(max(foreignPause, foreignShare*look), foreignMaxPause)
 }
 
 // look writes the checks, and returns what it found and how long to wait for a change before the next look. An obstacle
@@ -123,17 +123,15 @@ func (m *ForeignMonitor) look(ctx context.Context, previous []foreign.Obstacle) 
 	}
 	call, cancel := context.WithTimeout(ctx, foreignTimeout)
 	defer cancel()
-	all, silent, err := m.find(call, paths)
+	all, err := m.find(call, paths)
 	if ctx.Err() != nil {
 		return previous, foreignInterval
 	}
-	if err != nil {
-		// It is in the way of leno's own rules too, and their check reports it.
-		m.log.Debug("not all rules of others could be read", "error", err)
-	}
 	next = foreignInterval
-	if silent {
-		next = foreignSilentInterval
+	if err != nil {
+		// It is in the way of leno's own rules too, and their check reports it. The next look reads all rules again.
+		m.log.Debug("not all rules of others could be read", "error", err)
+		next = foreignMaxPause
 	}
 	var confirmed []foreign.Obstacle
 	for _, o := range all {

@@ -40,7 +40,7 @@ type UnderlayPath struct {
 // that drop datagrams between hosts. It reads the rules once for all networks. It changes nothing and reports only
 // what it is sure of, so an empty result is no proof. Like a Reader, it starts programs from the calling thread.
 func Find(ctx context.Context, overlay []OverlayPath, underlay []UnderlayPath) ([]Obstacle, []Blockade, error) {
-	bases, _, err := readBaseChains(ctx, netfilter.List)
+	bases, err := readBaseChains(ctx, netfilter.List)
 	bridges, listing := readBridges(overlay)
 	return findObstacles(bases, overlay, bridges), findBlockades(bases, underlay), errors.Join(err, listing)
 }

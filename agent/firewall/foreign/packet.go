@@ -15,7 +15,7 @@ type Ruleset struct{ bases []baseChain }
 // ReadRuleset reads the rules in every variant of iptables and in nftables. With an error, it returns those that could
 // be read. It starts programs from the calling thread.
 func ReadRuleset(ctx context.Context) (Ruleset, error) {
-	bases, _, err := readBaseChains(ctx, netfilter.ListCounted)
+	bases, err := readBaseChains(ctx, netfilter.ListCounted)
 	return Ruleset{bases}, err
 }
 

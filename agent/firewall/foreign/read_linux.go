@@ -19,7 +19,7 @@ import (
 // netfilter.ListCounted for counters.
 func readBaseChains(
 	ctx context.Context, list func(context.Context, string) (map[string]netfilter.Table, error),
-) (out []baseChain, unannounced bool, err error) {
+) (out []baseChain, err error) {
 	var errs []error
 	// nf_tables also has what iptables-nft wrote.
 	read := map[string]bool{}
@@ -33,7 +33,6 @@ func readBaseChains(
 			}
 			bases := iptablesBases(filepath.Base(path), of.family == "ip6", tables)
 			if out = append(out, bases...); variant == netfilter.VariantLegacy {
-				unannounced = unannounced || len(tables) > 0
 				continue
 			}
 			for name := range tables {
@@ -46,7 +45,7 @@ func readBaseChains(
 		errs = append(errs, err)
 	}
 	bases := listing.bases(func(family, table string) bool { return read[family+" "+table] })
-	return append(out, bases...), unannounced, errors.Join(errs...)
+	return append(out, bases...), errors.Join(errs...)
 }
 
 // listNFTables lists the tables of nf_tables with the program nft, which understands more rules than this package does

@@ -29,7 +29,7 @@ func findIn(t *testing.T, ns *nstest.NS, c OverlayPath) []Obstacle {
 	var out []Obstacle
 	ns.Do(func() {
 		var err error
-		if out, _, err = NewReader().Obstacles(t.Context(), []OverlayPath{c}); err != nil {
+		if out, err = NewReader().Obstacles(t.Context(), []OverlayPath{c}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -361,7 +361,7 @@ func TestObstaclesWithoutRights(t *testing.T) {
 		s.Script(step.program, refused)
 		s.Script(strings.TrimSuffix(step.program, "-save"), "exit 1") // the other program is found by its name
 		var err error
-		ns.Do(func() { _, _, err = NewReader().Obstacles(t.Context(), nil) })
+		ns.Do(func() { _, err = NewReader().Obstacles(t.Context(), nil) })
 		if (err == nil) != step.silent {
 			t.Errorf("%s: %v", step.program, err)
 		}
@@ -388,7 +388,7 @@ func TestReader(t *testing.T) {
 		var found []Obstacle
 		ns.Do(func() {
 			var err error
-			if found, _, err = r.Obstacles(t.Context(), []OverlayPath{overlayPath(true, true)}); err != nil {
+			if found, err = r.Obstacles(t.Context(), []OverlayPath{overlayPath(true, true)}); err != nil {
 				t.Error(err)
 			}
 		})

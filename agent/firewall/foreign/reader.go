@@ -31,31 +31,29 @@ type reading struct {
 	paths   []OverlayPath
 	bridges map[netip.Prefix]string
 
-	found       []Obstacle
-	unannounced bool
+	found []Obstacle
 }
 
 // NewReader returns a Reader that has read nothing.
 func NewReader() *Reader { return &Reader{seed: maphash.MakeSeed()} }
 
 // Obstacles returns the current rules, in every variant of iptables and in nftables. Rules that drop only some packets
-// are marked as partial. It changes nothing and reports only what it is sure of, so an empty result is no proof. silent
-// reports that there are rules in iptables-legacy, whose changes the kernel does not announce. It continues after a
-// program fails and joins the errors; one that is not installed has no rules.
-func (r *Reader) Obstacles(ctx context.Context, paths []OverlayPath) (found []Obstacle, unannounced bool, err error) {
+// are marked as partial. It changes nothing and reports only what it is sure of, so an empty result is no proof.
+// It continues after a program fails and joins the errors; one that is not installed has no rules.
+func (r *Reader) Obstacles(ctx context.Context, paths []OverlayPath) ([]Obstacle, error) {
 	stamp, unknown := netfilter.Stamp(r.seed) // before the reading, so that later changes show
 	bridges, unlisted := readBridges(paths)
 	last := r.last
 	if unknown == nil && unlisted == nil && !last.at.IsZero() && time.Since(last.at) < maxReadingAge &&
 		stamp == last.stamp &&
 		maps.Equal(bridges, last.bridges) && reflect.DeepEqual(paths, last.paths) {
-		return last.found, last.unannounced, nil
+		return last.found, nil
 	}
-	bases, unannounced, err := readBaseChains(ctx, netfilter.List)
-	found, err = findObstacles(bases, paths, bridges), errors.Join(err, unlisted)
+	bases, err := readBaseChains(ctx, netfilter.List)
+	found, err := findObstacles(bases, paths, bridges), errors.Join(err, unlisted)
 	r.last = reading{}
 	if unknown == nil && err == nil {
-		r.last = reading{time.Now(), stamp, paths, bridges, found, unannounced}
+		r.last = reading{time.Now(), stamp, paths, bridges, found}
 	}
-	return found, unannounced, err
+	return found, err
 }
