@@ -2,6 +2,7 @@ package overlay
 
 import (
 	"context"
+	"net/netip"
 	"reflect"
 
 	"github.com/lenonet/leno/backend"
@@ -21,6 +22,8 @@ type Overlay struct {
 
 	underlay backend.Underlay // of the last state
 	last     Wanted           // what the kernel has had since; empty if that is not known
+
+	announced kernel.Announcement // the last one
 }
 
 // Open opens the sockets, unless they are open.
@@ -77,7 +80,24 @@ func (o *Overlay) Program(ctx context.Context, s backend.State, want Wanted, rep
 	report.Writes += result.Writes()
 	report.Repaired = append(report.Repaired, result.Repaired()...)
 	o.last.Routes, o.underlay = previousRoutes(o.last.Routes, elsewhere), s.Underlay
+	o.announce(s.Underlay)
 	return err
+}
+
+// announce tells the other hosts on the underlay when this host's IPv6 address has another MAC address than before.
+// Otherwise, they could send to the previous one for up to a minute: this host asks for its neighbours from a
+// link-local address when it forwards packets of containers, and only those that are asked. With IPv4, it broadcasts
+// its public address with each such question. A failure, such as for lack of CAP_NET_RAW, is no fault: the other hosts
+// find out by themselves. The next Program tries again.
+func (o *Overlay) announce(u backend.Underlay) {
+	own, _, ok := u.SourceOf(netip.IPv6Unspecified())
+	if !ok {
+		return
+	}
+	now, ok := kernel.NewAnnouncement(o.Handle, u.Index, own)
+	if ok && now != o.announced && now.Send(u.Interface) == nil {
+		o.announced = now
+	}
 }
 
 // steps returns the tables of a device, in the order in which a path to a peer becomes complete.
