@@ -26,7 +26,7 @@ func (n Network) Traced(
 		IPMasq:  n.Local.IPMasq,
 		Peers:   n.Peers,
 	}
-	if out.Backend != "alloc" {
+	if out.Carries() {
 		out.Probe = probe
 	}
 	return out

@@ -236,33 +236,47 @@ func (j *judgement) judgeForwarding() {
 	}
 }
 
+const seeRoutes = "see the check `routes` of `leno status`"
+
 // judgeRoute judges this host's route to an end on another host.
 func (j *judgement) judgeRoute(stage string, l Lookup, to End) {
-	table := tableName(l.Table)
+	table, dst, remedy := tableName(l.Table), to.subnet(), j.Network.missingRemedy(to)
+	isMadeByLeno := to.Container && j.Network.Carries()
+	const orMove = ", or keep leno out of these addresses with another pool"
 	switch {
+	case to.Container && to.Peer.Skipped != "":
+		j.lost(stage, j.Network.Backend, seeRoutes, "%s is not in the datapath: %s", to.Node, to.Peer.Skipped)
 	case l.Err != nil && l.Rule != nil:
 		j.lost(stage, table, ruleRemedy(l, to, j.Network), "the routing rule %d (%s) refuses packets to %s: %v",
 			l.Rule.Priority, l.Rule.Text, to.Address, l.Err)
-	case l.Err != nil && l.Rejecting != "":
-		j.lost(stage, table, fmt.Sprintf("`ip route del %s`, or keep leno out of these addresses with another pool",
-			l.Rejecting),
+	case l.Err != nil && l.Rejecting != nil && l.Rejecting.Dst.Bits() >= dst.Bits():
+		j.lost(stage, table, fmt.Sprintf("`ip route del %s`", l.Rejecting)+orMove,
 			"the route %s of another program refuses packets to %s: %v", l.Rejecting, to.Address, l.Err)
 	case l.Err != nil:
-		j.lost(stage, "the routing tables", "look at the check `routes` of `leno status`: leno makes this route",
-			"the kernel has no route to %s: %v", to.Address, l.Err)
-	case to.IsOuter, l.Own, slices.Contains(j.Network.Links, l.Link) && strings.HasPrefix(l.Link, backend.LinkPrefix),
+		j.lost(stage, "the routing tables", remedy, "the kernel has no route to %s: %v", to.Address, l.Err)
+	case !isMadeByLeno, l.Own, slices.Contains(j.Network.Links, l.Link) && strings.HasPrefix(l.Link, backend.LinkPrefix),
 		l.Via.IsValid() && slices.Contains(to.PublicIPs, l.Via):
 		j.judgeDevice(stage, table, l, to)
 	case l.Rule != nil:
 		j.lost(stage, table, ruleRemedy(l, to, j.Network),
 			"packets to %s leave by %s: the routing rule %d (%s) leads to the route to %s there", to.Address, l.Link,
 			l.Rule.Priority, l.Rule.Text, l.Dst)
+	case l.Dst.Bits() < dst.Bits():
+		j.lost(stage, table, remedy, "packets to %s leave by %s (route to %s): leno's route to %s is missing", to.Address,
+			l.Link, l.Dst, dst)
 	default:
-		j.lost(stage, table, fmt.Sprintf("`ip route del %s dev %s`, or keep leno out of these addresses with another pool",
-			l.Dst, l.Link), "packets to %s leave by %s: the route to %s of another program is more specific than leno's",
-			to.Address,
+		j.lost(stage, table, fmt.Sprintf("`ip route del %s dev %s`", l.Dst, l.Link)+orMove,
+			"packets to %s leave by %s: the route to %s of another program takes precedence over leno's", to.Address,
 			l.Link, l.Dst)
 	}
+}
+
+// missingRemedy returns what to do if this host has no route to an end on another host.
+func (n Network) missingRemedy(to End) string {
+	if to.Container && n.Carries() {
+		return seeRoutes + ": leno makes this route"
+	}
+	return fmt.Sprintf("give this host a route to %s: leno makes none", to.subnet())
 }
 
 // judgeDevice judges the device of a route that is right.

@@ -155,14 +155,18 @@ func (j *judgement) judgeDelivery(c Container) {
 	const stage = "route to container"
 	l := c.Delivery
 	end := End{TraceEnd: api.TraceEnd{Address: c.Address}}
+	findGateway := "see with `ip -brief address` which device has the host's address in " + joinPrefixes(j.Network) +
+		", and restart the program that makes it"
 	switch {
 	case l.Err == nil && (l.Link == c.Bridge.Name || l.Link == c.Port.Name), c.isCutOff():
 	case l.Rule != nil && l.Err != nil:
 		j.lost(stage, tableName(l.Table), ruleRemedy(l, end, j.Network), "the routing rule %d (%s) refuses packets to %s: %v",
 			l.Rule.Priority, l.Rule.Text, c.Address, l.Err)
 	case l.Err != nil:
-		j.lost(stage, j.Node, "see with `ip -brief address` which device has the host's address in "+joinPrefixes(j.Network)+
-			", and restart the program that makes it", "this host has no route to its own container %s: %v", c.Address, l.Err)
+		j.lost(stage, j.Node, findGateway, "this host has no route to its own container %s: %v", c.Address, l.Err)
+	case l.Rule == nil && l.Dst.Bits() < subnetWith(j.Network.Local.Subnets, c.Address).Bits():
+		j.lost(stage, j.Node, findGateway, "this host has no route to its own container %s but that to %s, by %s", c.Address,
+			l.Dst, l.Link)
 	case l.Rule != nil:
 		j.lost(stage, tableName(l.Table), ruleRemedy(l, end, j.Network),
 			"packets to %s leave by %s instead of %s: the routing rule %d (%s)", c.Address, l.Link, c.Bridge.Name,

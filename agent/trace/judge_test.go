@@ -160,8 +160,29 @@ func TestJudge(t *testing.T) {
 			f.Route.Own, f.Route.Link, f.Route.Table, f.Route.Rule = false, "ts0", 52, rule
 		}, stage: "route", saw: "the routing rule 5270 (from all lookup 52)", do: "`ip rule add to 10.5.0.0/16 lookup main priority 5269`"},
 		{name: "a route that refuses", fault: func(f *Facts) {
-			f.Route = &Lookup{FoundRoute: kernel.FoundRoute{Table: 254, Rejecting: "blackhole 10.5.2.0/25"}, Err: unix.EINVAL}
+			f.Route = &Lookup{FoundRoute: kernel.FoundRoute{Table: 254, Rejecting: &kernel.RejectingRoute{Type: "blackhole", Dst: prefix("10.5.2.0/25")}}, Err: unix.EINVAL}
 		}, stage: "route", saw: "the route blackhole 10.5.2.0/25 of another program refuses packets to 10.5.2.2", do: "`ip route del blackhole 10.5.2.0/25`"},
+		{name: "a wider route", fault: func(f *Facts) {
+			f.Route.Own, f.Route.Link, f.Route.Dst = false, "eth0", prefix("0.0.0.0/0")
+		}, stage: "route", saw: "packets to 10.5.2.2 leave by eth0 (route to 0.0.0.0/0): leno's route to 10.5.2.0/24 is missing", do: "see the check `routes` of `leno status`"},
+		{name: "a wider route that refuses", fault: func(f *Facts) {
+			f.Route = &Lookup{FoundRoute: kernel.FoundRoute{Table: 254, Rejecting: &kernel.RejectingRoute{Type: "prohibit", Dst: prefix("10.0.0.0/8")}}, Err: unix.EACCES}
+		}, stage: "route", saw: "no route to 10.5.2.2", do: "see the check `routes` of `leno status`"},
+		{name: "a skipped peer", fault: func(f *Facts) {
+			f.peer().Skipped = "behind a gateway"
+			f.Route = &Lookup{Err: unix.EHOSTUNREACH}
+		}, stage: "route", saw: "host-b is not in the datapath: behind a gateway", do: "see the check `routes` of `leno status`"},
+		{name: "alloc, and packets are lost elsewhere", fault: func(f *Facts) {
+			f.Network.Backend, f.Probe = "alloc", nil
+			f.Route.Own, f.Route.Link, f.Route.Dst, f.Route.Device.Name = false, "eth0", prefix("0.0.0.0/0"), "eth0"
+		}, stage: "answer", saw: "no answer", do: "on host-b"},
+		{name: "alloc, and no route", fault: func(f *Facts) {
+			f.Network.Backend, f.Probe = "alloc", nil
+			f.Route = &Lookup{Err: unix.ENETUNREACH}
+		}, stage: "route", saw: "no route to 10.5.2.2", do: "give this host a route to 10.5.2.0/24"},
+		{name: "no route to a container of this host but the default route", fault: func(f *Facts) {
+			f.From.Delivery = Lookup{FoundRoute: kernel.FoundRoute{Dst: prefix("0.0.0.0/0"), Link: "eth0", Table: 254}}
+		}, stage: "route to container", saw: "no route to its own container 10.5.1.2 but that to 0.0.0.0/0", do: "`ip -brief address`"},
 		{name: "no route", fault: func(f *Facts) { f.Route = &Lookup{Err: unix.EHOSTUNREACH} }, stage: "route", saw: "no route to 10.5.2.2", do: "routes"},
 		{name: "a routing rule for the underlay", fault: func(f *Facts) { f.Outer.Link, f.Outer.Table, f.Outer.Rule = "tun0", 52, rule }, stage: "underlay", saw: "leave by tun0 instead of eth0", do: "`ip rule add to 192.0.2.2 lookup main priority 5269`"},
 		{name: "a silent host", fault: func(f *Facts) { f.Outer.Neighbour.State = "failed" }, stage: "underlay", saw: "nothing answers for 192.0.2.2 on eth0", do: "host-b is running"},
@@ -193,6 +214,9 @@ func TestJudge(t *testing.T) {
 			}
 			if !strings.Contains(hop.Saw, tt.saw) || !strings.Contains(hop.Do, tt.do) || isLost && (hop.Do == "" || hop.Node == "" || hop.Where == "") {
 				t.Errorf("%+v, want %q and %q", hop, tt.saw, tt.do)
+			}
+			if strings.Contains(hop.Do, "ip route del 0.0.0.0/0") || strings.Contains(hop.Do, "ip route del prohibit") {
+				t.Errorf("%q removes a route that is wider than the pool", hop.Do)
 			}
 			if want := map[bool]string{true: api.ArrivedYes, false: api.ArrivedNo}[tt.isAnswered]; got.Arrived != want {
 				t.Errorf("arrived: %s, want %s", got.Arrived, want)

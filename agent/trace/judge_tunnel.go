@@ -61,9 +61,7 @@ func (j *judgement) judgeTunnel() {
 	}
 	fault, warning := find(api.FindingFault), find(api.FindingWarning)
 	switch {
-	case peer.Skipped != "":
-		j.lost(stage, where, "see the check `snapshot` of `leno status`", "%s is not in the datapath: %s", peer.Node,
-			peer.Skipped)
+	case peer.Skipped != "": // which judgeRoute says
 	case j.ProbeErr != nil:
 		j.add(stage, where, api.HopUnknown, "no packets were sent to "+peer.Node+": "+j.ProbeErr.Error(), "")
 	case fault >= 0:

@@ -60,6 +60,7 @@ func TestRead(t *testing.T) {
 		{name: "a policy", host: "iptables-nft -P FORWARD DROP", stage: "rules", saw: `"policy DROP"`},
 		{name: "forwarding is off", host: "sysctl -qw net.ipv4.ip_forward=0", stage: "forwarding", saw: "net.ipv4.ip_forward"},
 		{name: "a more specific route", host: "ip link add lan0 type bridge; ip link set lan0 up; ip route add 10.5.2.0/25 dev lan0", stage: "route", saw: "leave by lan0: the route to 10.5.2.0/25"},
+		{name: "leno's route is missing", host: "ip route del 10.5.2.0/24; ip route add unreachable 10.5.0.0/16 metric 16777216 proto 108", stage: "route", saw: "the kernel has no route to 10.5.2.2"},
 		{name: "a routing rule", host: "ip link add lan0 type bridge; ip link set lan0 up; ip route add 10.5.2.0/24 dev lan0 table 52; ip rule add pref 90 to 10.5.2.0/24 lookup 52",
 			stage: "route", saw: "the routing rule 90 (from all to 10.5.2.0/24 lookup 52)"},
 		{name: "strict reverse path filter", host: "ip link add lan0 type bridge; ip link set lan0 up; sysctl -qw net.ipv4.conf.br0.rp_filter=1; ip route add 10.5.1.2/32 dev lan0", stage: "rp_filter", saw: "the route back is over lan0"},

@@ -33,9 +33,12 @@ type Network struct {
 	IPMasq  bool
 	Peers   []api.Peer
 
-	// Probe sends packets to a peer, as `leno peers -probe` does. It is nil if the backend carries no packets.
+	// Probe sends packets to a peer, as `leno peers -probe` does. It is nil unless Carries.
 	Probe func(ctx context.Context, node string) (api.Probe, error)
 }
+
+// Carries reports whether leno carries the network's packets.
+func (n Network) Carries() bool { return n.Backend != "alloc" }
 
 // An End is one end of a path.
 type End struct {
@@ -43,6 +46,22 @@ type End struct {
 	IsHere  bool      // on this host
 	Peer    *api.Peer // that has it, nil if it is here
 	IsOuter bool      // it is an address of a host in the underlay
+}
+
+// subnet returns the peer's subnet that has the address, or the address alone if it is in the underlay.
+func (e End) subnet() netip.Prefix {
+	if e.IsOuter {
+		return subnetWith(nil, e.Address)
+	}
+	return subnetWith(e.Peer.Subnets, e.Address)
+}
+
+// subnetWith returns the subnet that has an address, or the address alone if none has it.
+func subnetWith(subnets []netip.Prefix, a netip.Addr) netip.Prefix {
+	if i := slices.IndexFunc(subnets, func(s netip.Prefix) bool { return s.Contains(a) }); i >= 0 {
+		return subnets[i]
+	}
+	return netip.PrefixFrom(a, a.BitLen())
 }
 
 // A Path is what a trace follows.

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -25,13 +26,22 @@ type PathQuery struct {
 // A Detour is what the kernel does with packets to a peer instead of sending them by leno's route or over the underlay.
 type Detour struct {
 	Node  string
-	Dst   netip.Addr // that the kernel was asked about
-	Outer bool       // Dst is the peer's public address; otherwise it is in the peer's subnet
-	Link  string     // by which the packets leave; "" if the kernel refuses them
-	Table int        // that has their route; 0 if a rule refuses them by itself
-	Rule  *Rule      // that leads to the table; nil if none does but the kernel's own
-	Route string     // of the main table that refuses them, as `ip route` shows it: "blackhole 10.5.2.0/25"; "" for none
+	Dst   netip.Addr      // that the kernel was asked about
+	Outer bool            // Dst is the peer's public address; otherwise it is in the peer's subnet
+	Link  string          // by which the packets leave; "" if the kernel refuses them
+	Table int             // that has their route; 0 if a rule refuses them by itself
+	Rule  *Rule           // that leads to the table; nil if none does but the kernel's own
+	Route *RejectingRoute // of the main table that refuses them; nil for none
 }
+
+// A RejectingRoute is a route that refuses packets.
+type RejectingRoute struct {
+	Type string // "blackhole", "unreachable" or "prohibit"
+	Dst  netip.Prefix
+}
+
+// String returns the route as `ip route` shows it: "blackhole 10.5.2.0/25".
+func (r RejectingRoute) String() string { return r.Type + " " + r.Dst.String() }
 
 // Err returns the error about a detour, with the command that ends it if a routing rule is the cause. scope says which
 // other peers have one. pools are those of the network.
@@ -41,7 +51,7 @@ func (d Detour) Err(scope string, pools []netip.Prefix) error {
 		fate = "are refused"
 	}
 	what := fmt.Sprintf("packets to %s of %s %s%s", d.Dst, d.Node, fate, scope)
-	if d.Route != "" {
+	if d.Route != nil {
 		return fmt.Errorf("%s: %w: `ip route del %s` removes it", what, backend.ErrForeignRoute, d.Route)
 	}
 	if d.Rule == nil {
@@ -273,7 +283,7 @@ func (f *detourFinder) refused(d Detour, fl flow, bits int, cause error) (*Detou
 			if d.Route, err = f.rejectingRoute(r.Family, fl.dst, bits); err != nil {
 				return nil, err
 			}
-			if d.Route != "" {
+			if d.Route != nil {
 				d.Table = r.Table
 				return &d, nil
 			}
@@ -310,22 +320,24 @@ func (f *detourFinder) rejects(r netlink.Rule, dst netip.Addr) (bool, error) {
 	}), nil
 }
 
-// rejectingRoute returns the longest route to an address in the main table if it refuses packets and its prefix has at
-// least that many bits, "" if not.
-func (f *detourFinder) rejectingRoute(family int, dst netip.Addr, least int) (string, error) {
+// rejectingRoute returns the route to an address that the kernel prefers in the main table if it refuses packets, is of
+// another program and its prefix has at least that many bits; nil if not.
+func (f *detourFinder) rejectingRoute(family int, dst netip.Addr, least int) (*RejectingRoute, error) {
 	routes, err := f.nl.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		return "", err
+		return nil, err
 	}
 	routes = slices.DeleteFunc(routes, func(r netlink.Route) bool { return bits(r.Dst) < least || !covers(r.Dst, dst) })
 	if len(routes) == 0 {
-		return "", nil
+		return nil, nil
 	}
-	longest := slices.MaxFunc(routes, func(a, b netlink.Route) int { return bits(a.Dst) - bits(b.Dst) })
-	if kind := RejectingType(longest); kind != "" {
-		return kind + " " + ToPrefix(longest.Dst).String(), nil
+	preferred := slices.MaxFunc(routes, func(a, b netlink.Route) int {
+		return cmp.Or(bits(a.Dst)-bits(b.Dst), b.Priority-a.Priority)
+	})
+	if kind := RejectingType(preferred); kind != "" && preferred.Protocol != Protocol {
+		return &RejectingRoute{kind, ToPrefix(preferred.Dst)}, nil
 	}
-	return "", nil
+	return nil, nil
 }
 
 // RejectingType returns the type of a route that refuses packets, as `ip route` names it; "" for others.

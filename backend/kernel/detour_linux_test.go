@@ -64,6 +64,7 @@ func TestFindDetours(t *testing.T) {
 		{"another uplink", veth + "ip rule add pref 90 to 198.51.100.0/24 lookup 52; ip route add default dev ts0 table 52", "", ""},
 		{"no route to the peer and a rule", "ip route del default; ip rule add pref 90 lookup 52; ip route add 10.6.0.0/16 dev eth0 table 52", "", ""},
 		{"leno's route is missing", "ip route del 10.5.2.0/24", "", ""},
+		{"leno refuses a subnet", "ip route add unreachable 10.5.2.0/25 proto 108", "", ""},
 		{"leno's route is missing, and the pool is refused", "ip route del 10.5.2.0/24; ip route add unreachable 10.5.0.0/16", "", ""},
 		{"the rest of the pool is refused", "ip route add blackhole 10.5.0.0/16; ip route add unreachable 10.5.2.128/25", "", ""},
 		{"no default route", "ip route replace unreachable default", "", ""},
@@ -101,7 +102,10 @@ ip -6 route add fd00:5:0:2::/64 via fd00:5:0:2:: dev leno-t onlink proto 108
 func describe(found []kernel.Detour) (text, dst string) {
 	var parts []string
 	for _, d := range found {
-		rule := strings.TrimSpace("none " + d.Route)
+		rule := "none"
+		if d.Route != nil {
+			rule += " " + d.Route.String()
+		}
 		if d.Rule != nil {
 			rule = fmt.Sprintf("%d: %s", d.Rule.Priority, d.Rule.Text)
 		}

@@ -25,8 +25,8 @@ type FoundRoute struct {
 	Table int
 	Rule  *Rule // that leads to the table, or refuses the packets; nil for the kernel's own
 
-	// Rejecting is the route of the main table that refuses the packets, "blackhole 10.5.2.0/25"; "" for none.
-	Rejecting string
+	// Rejecting is the route of another program in the main table that refuses the packets; nil for none.
+	Rejecting *RejectingRoute
 }
 
 // LookUpRoute asks the kernel for the route of packets, in the network namespace of a handle. If the kernel refuses

@@ -18,6 +18,7 @@ func TestLookUpRoute(t *testing.T) {
 	ns.Sh("ip link add eth0 type veth peer name eth1; ip link set eth0 up; ip link set eth1 up; ip addr add 192.0.2.1/24 dev eth0; ip route add default via 192.0.2.9\n" +
 		"ip link add br0 type bridge; ip link set br0 up; ip addr add 10.5.1.1/24 dev br0; sysctl -qw net.ipv4.ip_forward=1\n" +
 		"ip route add 10.5.2.0/24 dev eth0 proto 108; ip route add 10.5.2.128/25 dev br0\n" +
+		"ip route add unreachable 10.5.0.0/16 metric 16777216 proto 108; ip route add unreachable 10.6.0.0/16 metric 16777216 proto 108; ip route add blackhole 10.6.0.0/16\n" +
 		"ip route add 10.5.3.0/24 dev br0 table 52; ip rule add pref 90 iif br0 to 10.5.3.0/24 lookup 52; ip rule add pref 91 to 10.5.4.0/24 prohibit")
 	for _, tt := range []struct {
 		dst, in, want string
@@ -28,7 +29,8 @@ func TestLookUpRoute(t *testing.T) {
 		{"198.51.100.1", "", "0.0.0.0/0 eth0 own=false local=false 254 none"},
 		{"10.5.1.1", "", "10.5.1.1/32 br0 own=false local=true 255 none"},
 		{"10.5.3.3", "br0", "10.5.3.0/24 br0 own=false local=false 52 90: from all to 10.5.3.0/24 iif br0 lookup 52"},
-		{"10.5.3.3", "", "0.0.0.0/0 eth0 own=false local=false 254 none"},
+		{"10.5.3.3", "", "error none"}, // leno's own route refuses them
+		{"10.6.0.1", "", "error none blackhole 10.6.0.0/16"},
 		{"10.5.4.4", "br0", "error 91: from all to 10.5.4.0/24"},
 	} {
 		var got string
@@ -49,6 +51,9 @@ func TestLookUpRoute(t *testing.T) {
 				rule = fmt.Sprintf("%d: %s", r.Rule.Priority, r.Rule.Text)
 			}
 			got = fmt.Sprintf("%s %s own=%t local=%t %d %s", r.Dst, r.Link, r.Own, r.Local, r.Table, rule)
+			if r.Rejecting != nil {
+				rule += " " + r.Rejecting.String()
+			}
 			if err != nil {
 				got = "error " + rule
 			}

@@ -52,7 +52,7 @@ func traceInProcess(ctx context.Context, c *api.Client, r api.TraceRequest) (api
 		traced := newTracedNetwork(n, peers.Peers)
 		traced.Forward = settings["network."+n.Name+".forward"] == "true"
 		traced.IPMasq = settings["network."+n.Name+".ip_masq"] == "true"
-		if traced.Backend != "alloc" {
+		if traced.Carries() {
 			traced.Probe = func(ctx context.Context, node string) (api.Probe, error) {
 				return c.ProbePeers(ctx, n.Name, api.ProbeRequest{Peers: []string{node}})
 			}
