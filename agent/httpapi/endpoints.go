@@ -13,7 +13,7 @@ func (s *Server) newEndpoints() []endpoint {
 	networks := networkHandlers{d, s.o.Backends}
 	leases := leaseHandlers{d}
 	reservations := reservationHandlers{d}
-	peers := peerHandlers{d, requestTime, s.log, s.o.Health}
+	peers := peerHandlers{d, s.respond, requestTime, s.o.Health}
 	agent := agentHandlers{d, s.respond, s.o.Logs, s.o.Health, s.o.Telemetry, requestTime}
 	reads := blockingReads{s.respond, s.cache, requestTime}
 	p, store := s.respond, newStoreLimit(s.o.Limits)

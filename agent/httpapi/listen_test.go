@@ -130,7 +130,8 @@ func TestSlowClients(t *testing.T) {
 	}
 	for name, sent := range map[string]string{
 		"nothing": "", "half a header": "GET /healthz HTTP/1.1\r\nHost: loc",
-		"half a body": "PUT /v1/network/m HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{\"na",
+		"half a body":            "PUT /v1/network/m HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{\"na",
+		"half a body of a probe": "POST /v1/network/n/probe HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{\"pe",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -138,7 +139,10 @@ func TestSlowClients(t *testing.T) {
 			if _, err := io.WriteString(conn, sent); err != nil {
 				t.Fatal(err)
 			}
-			if name == "half a body" {
+			if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+				t.Fatal(err)
+			}
+			if strings.HasPrefix(name, "half a body") {
 				r, err := http.ReadResponse(bufio.NewReader(conn), nil)
 				if err != nil || r.StatusCode != http.StatusRequestTimeout {
 					t.Errorf("%+v, %v", r, err)

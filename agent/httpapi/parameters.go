@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
@@ -54,6 +55,16 @@ func subnetOf(r *http.Request) (netip.Prefix, error) {
 		return p, badRequest("parameter subnet: %v", err)
 	}
 	return p, nil
+}
+
+// receiveBody reads a request's body, so that its handler waits for no more of it.
+func receiveBody(r *http.Request) error {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return bodyError(err)
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	return nil
 }
 
 // readBody decodes a request's JSON into v.

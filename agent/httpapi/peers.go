@@ -6,8 +6,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
-
 	"github.com/lenonet/leno/agent/fleet"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/probe"
@@ -18,8 +16,8 @@ import (
 // peerHandlers handle requests about peers.
 type peerHandlers struct {
 	directory
+	respond     responder
 	requestTime time.Duration
-	log         hclog.Logger
 	health      *health.Board
 }
 
@@ -86,13 +84,18 @@ func (h peerHandlers) changes(network string) []<-chan struct{} {
 	return out
 }
 
-// withProbeTime gives a request the time that a probe may take, which is longer than that of others.
+// withProbeTime gives a request the time that a probe may take, which is longer than that of others, once its body is
+// there.
 func (h peerHandlers) withProbeTime(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
+		if err := receiveBody(r); err != nil {
+			h.respond.fail(w, err)
+			return
+		}
 		until := time.Now().Add(probe.MaxDuration + h.requestTime)
 		connection := http.NewResponseController(w)
 		if err := errors.Join(connection.SetReadDeadline(until), connection.SetWriteDeadline(until)); err != nil {
-			h.log.Debug("a probe may be cut short", "error", err) // unless the connection has no deadlines
+			h.respond.log.Debug("a probe may be cut short", "error", err) // unless the connection has no deadlines
 		}
 		next(w, r)
 	}

@@ -1,9 +1,7 @@
 package httpapi
 
 import (
-	"bytes"
 	"context"
-	"io"
 	"net/http"
 	"time"
 
@@ -42,11 +40,9 @@ func (s storeLimit) take(ctx context.Context) (release func(), err error) {
 // gives it back before the answer is sent: slow clients keep no turn.
 func handleStored[T any](p responder, s storeLimit, handler func(*http.Request) (T, error)) http.HandlerFunc {
 	return handle(p, func(r *http.Request) (out T, err error) {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			return out, bodyError(err)
+		if err := receiveBody(r); err != nil {
+			return out, err
 		}
-		r.Body = io.NopCloser(bytes.NewReader(body))
 		release, err := s.take(r.Context())
 		if err != nil {
 			return out, err
