@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"net/http"
+	"path"
 
 	"github.com/lenonet/leno/api"
 )
@@ -69,10 +70,20 @@ func (s *Server) routes() http.Handler {
 	}
 	s.page.addPages(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !isClean(r.URL.EscapedPath()) {
+			s.refuseEndpoint(w, r)
+			return
+		}
 		if handler, pattern := mux.Handler(r); pattern == "" {
 			s.refuseUnknown(w, r, handler)
 			return
 		}
 		mux.ServeHTTP(w, r)
 	})
+}
+
+// isClean reports whether the mux takes a path as it is. It redirects others, such as "/v1//networks", to another one.
+func isClean(name string) bool {
+	clean := path.Clean(name)
+	return name == clean || clean != "/" && name == clean+"/"
 }

@@ -115,7 +115,9 @@ func (h networkHandlers) readDefinition(r *http.Request) (registry.Network, []re
 	var kept []registry.Reservation
 	var errs []error
 	for _, v := range body.Reservations {
-		if err := checkReservedFor(v); err != nil {
+		if err := checkReservedFor(v); !v.Subnet.IsValid() {
+			errs = append(errs, badRequest("reservations: subnet is missing"))
+		} else if err != nil {
 			errs = append(errs, badRequest("reservations: %s: %v", v.Subnet, err))
 		}
 		kept = append(kept, registry.Reservation{Subnet: v.Subnet, Node: v.Node, NodeID: v.NodeID})

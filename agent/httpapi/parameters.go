@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -11,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/internal/strictjson"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -69,24 +69,17 @@ func receiveBody(r *http.Request) error {
 
 // readBody decodes a request's JSON into v.
 func readBody(r *http.Request, v any) error {
-	decoder := json.NewDecoder(r.Body)
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(v); err != nil {
-		if errors.Is(err, io.EOF) {
-			return badRequest("request body: it is empty, want a JSON object")
-		}
-		return bodyError(err)
+	body, err := io.ReadAll(r.Body)
+	if err == nil {
+		err = strictjson.Decode(body, v)
 	}
-	switch _, err := decoder.Token(); {
-	case err == nil:
-		return badRequest("request body: more text follows the JSON object")
-	case !errors.Is(err, io.EOF):
+	if err != nil {
 		return bodyError(err)
 	}
 	return nil
 }
 
-// bodyError returns the error about a body that could not be read.
+// bodyError returns the error about a body that could not be read or decoded.
 func bodyError(err error) error {
 	var large *http.MaxBytesError
 	var slow net.Error
