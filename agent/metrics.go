@@ -3,7 +3,6 @@ package agent
 import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
-	"github.com/lenonet/leno/agent/paths"
 	"github.com/lenonet/leno/agent/telemetry"
 )
 
@@ -41,8 +40,7 @@ func (a *Agent) measure(to *telemetry.Reading) {
 	measureFirewall(to, a.env.Rules.Keeper.Status())
 	for _, run := range a.networks.all() {
 		run.Measure(to)
-		name := run.Local().Name
-		paths.Measure(to, name, a.diagnostics.paths.Of(name))
+		a.diagnostics.paths.Measure(to, run.Local().Name, run.PeerList().Peers)
 	}
 }
 

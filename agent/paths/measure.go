@@ -2,7 +2,6 @@ package paths
 
 import (
 	"cmp"
-	"net/netip"
 	"slices"
 
 	"github.com/lenonet/leno/agent/telemetry"
@@ -12,10 +11,20 @@ import (
 // untested is the label of paths without a state.
 const untested = "untested"
 
-// Measure adds the metrics of the paths to the peers of a network, none if they are not tested.
-func Measure(to *telemetry.Reading, network string, all map[netip.Prefix]api.PeerPath) {
-	if all == nil {
+// Measure adds the metrics of the paths to the peers of a network that hold their leases, none if they are not tested.
+func (m *Monitor) Measure(to *telemetry.Reading, network string, peers []api.Peer) {
+	known := m.Of(network)
+	if known == nil {
 		return
+	}
+	var all []api.PeerPath
+	for _, p := range peers {
+		if !p.Held || len(p.Subnets) == 0 { // a host without a lease may be gone
+			continue
+		}
+		if path, ok := known[p.Subnets[0]]; ok {
+			all = append(all, path)
+		}
 	}
 	counts := map[string]int{}
 	var trips, losses []float64
@@ -47,7 +56,7 @@ func measureSpread(to *telemetry.Reading, metric, network string, values []float
 }
 
 // measureUnreachable adds the number of peers to which or from which all packets are lost.
-func measureUnreachable(to *telemetry.Reading, network string, all map[netip.Prefix]api.PeerPath) {
+func measureUnreachable(to *telemetry.Reading, network string, all []api.PeerPath) {
 	counts := map[string]int{}
 	for _, p := range all {
 		isTo, isFrom := valueOf(p.ToPeer) == 1, valueOf(p.FromPeer) == 1

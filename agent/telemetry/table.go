@@ -140,9 +140,9 @@ func Table() []Metric {
 			Help: "Other hosts to which packets are sent without a handshake; leno status names them."},
 
 		{Name: PathPeers, Kind: Gauge, Labels: and("state"),
-			Help: "Other hosts by the state of the path to them: reached, lossy, short, lost or untested."},
+			Help: "Other hosts with a held lease, by the state of the path: reached, lossy, short, lost or untested."},
 		{Name: PathUnreachable, Kind: Gauge, Labels: and("direction"),
-			Help: "Other hosts whose path is lost, by the direction in which packets are lost: to_peer, from_peer or unknown."},
+			Help: "Other hosts with a held lease whose path is lost, by direction: to_peer, from_peer or unknown."},
 		{Name: PathRoundTrip, Kind: Gauge, Labels: and("stat"),
 			Help: "Round trip of small packets to the other hosts, in seconds: median and worst."},
 		{Name: PathLoss, Kind: Gauge, Labels: and("stat"),
