@@ -401,7 +401,7 @@ type Counters struct {
 type PeerList struct {
 	Peers  []Peer            `json:"peers"`
 	Drops  map[string]uint64 `json:"drops,omitempty"`  // by reason: packets that belong to no peer
-	Totals *Counters         `json:"totals,omitempty"` // all peers since the device was made, if not counted by peer
+	Totals *Counters         `json:"totals,omitempty"` // since the device was made, with vxlan and wireguard
 	Index  uint64            `json:"-"`                // header X-Leno-Index: changes whenever the answer does
 }
 

@@ -352,9 +352,9 @@ type Abilities struct {
 	// backend's methods.
 	Counters func() map[string]Counters
 
-	// Totals returns the traffic in total, for a backend that does not count per peer. It may be called at any time, also
-	// concurrently with the backend's methods. The counters may start before the backend was built, and start again from
-	// zero with a new device.
+	// Totals returns the traffic in total, for a backend that does not count all of it per peer. It may be called at any
+	// time, also concurrently with the backend's methods. The counters may start before the backend was built, and start
+	// again from zero with a new device.
 	Totals func() (Counters, error)
 
 	// Rekey gives up the key, unless it is the operator's. The next Advertise has another one.

@@ -86,7 +86,7 @@ func (b *Backend) set(c backend.Config, o options) {
 
 // Abilities implements backend.Backend.
 func (b *Backend) Abilities() backend.Abilities {
-	return backend.Abilities{Counters: b.Counters, Rekey: b.keys.replace, Change: b.Change}
+	return backend.Abilities{Counters: b.Counters, Totals: b.totals, Rekey: b.keys.replace, Change: b.Change}
 }
 
 // Change takes another definition. The device keeps running, and the next Apply changes what differs.
@@ -235,8 +235,18 @@ func (b *Backend) Counters() map[string]backend.Counters {
 			}
 		}
 	}
-	if total, err := kernel.LinkStatistics(s.link, s.kind); err == nil {
+	if total, err := b.totals(); err == nil {
 		out[""] = backend.Counters{RxPackets: total.RxPackets, TxPackets: total.TxPackets, Drops: total.Drops}
 	}
 	return out
+}
+
+// totals returns what passed through the device since it was made, without WireGuard's headers. It opens sockets of its
+// own in the calling thread's namespace.
+func (b *Backend) totals() (backend.Counters, error) {
+	s := b.shown.Load()
+	if s == nil {
+		return backend.Counters{}, nil
+	}
+	return kernel.LinkStatistics(s.link, s.kind)
 }

@@ -569,6 +569,10 @@ func TestCounters(t *testing.T) {
 			if got := (&Backend{}).Counters(); len(got) != 0 {
 				t.Errorf("without a device: %v", got)
 			}
+			totals := a.backend.Abilities().Totals
+			if totals == nil {
+				t.Fatal("there are no totals")
+			}
 			a.ping(b)
 			var got map[string]backend.Counters
 			a.ns.Do(func() { got = a.backend.Counters() })
@@ -578,6 +582,11 @@ func TestCounters(t *testing.T) {
 			if c := got[""]; c.RxPackets == 0 || c.TxPackets == 0 || len(c.Drops) != len(a.kind.Drops) {
 				t.Errorf("of the device: %+v", c)
 			}
+			a.ns.Do(func() {
+				if c, err := totals(); err != nil || c.RxPackets == 0 || c.TxPackets == 0 || c.RxBytes == 0 || c.TxBytes == 0 {
+					t.Errorf("in total: %+v, %v", c, err)
+				}
+			})
 		})
 	}
 }
