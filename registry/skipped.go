@@ -30,13 +30,14 @@ func (r BadRecord) Subnet() (netip.Prefix, error) {
 	return ParseSubnetKey(name)
 }
 
-// Shorten returns s if it has at most so many bytes. Otherwise it returns the whole characters in these bytes, followed
-// by "…".
+// Shorten returns s if it has at most so many bytes, and otherwise as many whole characters as fit in them with "…" at
+// their end.
 func Shorten(s string, most int) string {
 	if len(s) <= most {
 		return s
 	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
+	const end = "…"
+	return strings.ToValidUTF8(s[:max(0, most-len(end))], "") + end
 }
 
 // Find returns the network with the given name, and reports whether there is one.

@@ -11,14 +11,14 @@ func TestShorten(t *testing.T) {
 		most int
 		want string
 	}{
-		{"", 3, ""}, {"abc", 3, "abc"}, {"abcd", 3, "abc…"}, {"aéb", 2, "a…"}, {"aéb", 3, "aé…"}, {"a\xff\xffb", 3, "a…"},
+		{"", 3, ""}, {"abc", 3, "abc"}, {"abcd", 3, "…"}, {"abcdefg", 6, "abc…"}, {"aébcde", 5, "a…"}, {"aébcde", 6, "aé…"}, {"a\xff\xffbcde", 6, "a…"},
 	} {
 		if got := Shorten(tt.text, tt.most); got != tt.want {
 			t.Errorf("%q in %d bytes: %q, want %q", tt.text, tt.most, got, tt.want)
 		}
 	}
 	b := BadRecord{Key: strings.Repeat("k", 600), Reason: strings.Repeat("r", 600)}.Shortened()
-	if len(b.Key) != MaxShownKey+len("…") || len(b.Reason) != MaxShownReason+len("…") {
+	if len(b.Key) != MaxShownKey || len(b.Reason) != MaxShownReason {
 		t.Errorf("key of %d bytes, reason of %d", len(b.Key), len(b.Reason))
 	}
 }

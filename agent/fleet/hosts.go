@@ -17,9 +17,6 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// maxReason is the length in bytes of a summary's reason, which with the ellipsis are as many as agent/hello sends.
-const maxReason = hello.MaxReason - len("…")
-
 // Known is what this host knows of a network.
 type Known struct {
 	NodeID    string           // of this host
@@ -160,9 +157,9 @@ func unmeasured(p *api.PeerPath) *api.PeerPath {
 	return &api.PeerPath{State: p.State, Reason: p.Reason, Since: p.Since}
 }
 
-// shortenReason returns the beginning of a reason, without a part of a command.
+// shortenReason returns the beginning of a reason that agent/hello can send, without a part of a command.
 func shortenReason(reason string) string {
-	out := registry.Shorten(reason, maxReason)
+	out := registry.Shorten(reason, hello.MaxReason)
 	if strings.Count(out, "`")%2 == 0 {
 		return out
 	}
