@@ -214,6 +214,46 @@ func TestReloadWhileTheStoreIsAway(t *testing.T) {
 	}
 }
 
+// checkEvents returns the events of checks of the agent and its networks.
+func (a *host) checkEvents() (out []string) {
+	all, _, _ := a.agent.env.Reports.Events.After(0, "")
+	for _, e := range all {
+		if e.Kind == api.EventCheck {
+			out = append(out, e.Severity+" "+e.Message)
+		}
+	}
+	return out
+}
+
+// A slowlyNamed store takes a second to say the host's name.
+type slowlyNamed struct{ *namelessStore }
+
+func (s slowlyNamed) Abilities() registry.Abilities {
+	can := s.namelessStore.Abilities()
+	can.NodeName = func(ctx context.Context) (string, error) {
+		time.Sleep(time.Second)
+		return s.NodeName(ctx)
+	}
+	return can
+}
+
+// TestStartAddsNoEventsOfChecks: an agent that starts and restarts with a store that answers adds no events of checks.
+func TestStartAddsNoEventsOfChecks(t *testing.T) {
+	simulated(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a")
+		a.catalog = slowlyNamed{&namelessStore{a.registry, "a"}}
+		a.config.NodeName = ""
+		for _, when := range []string{"first start", "restart"} {
+			a.start()
+			a.ready()
+			if got := a.checkEvents(); len(got) > 0 {
+				t.Errorf("%s: %q", when, got)
+			}
+			must(t, a.stop())
+		}
+	})
+}
+
 // TestReloadWhileTheNameIsUnknown: an agent that cannot ask the store for its name takes over a configuration with
 // corrected access to the store.
 func TestReloadWhileTheNameIsUnknown(t *testing.T) {
@@ -239,6 +279,11 @@ func TestReloadWhileTheNameIsUnknown(t *testing.T) {
 		}
 		if code, body := a.request("GET", "/healthz", ""); strings.Contains(body, `"node"`) {
 			t.Errorf("the name is known: %d %s", code, body)
+		}
+		got := a.checkEvents()
+		if len(got) != 2 || !strings.HasPrefix(got[0], "critical node: waiting for this host's name") ||
+			got[1] != "info node recovered: this host's name is known" {
+			t.Errorf("events of checks: %q", got)
 		}
 	})
 }

@@ -83,6 +83,15 @@ func TestAddCheck(t *testing.T) {
 	h := health.New(time.Now, e.AddCheck)
 	h.Set("n", health.Network, api.Critical, health.Starting)
 	h.Set("n", health.Network, api.Passing, "defined")
+	h.Set("m", health.Network, api.Critical, health.Starting)
+	h.Set("m", health.Network, api.Critical, "deleted")
+	h.Set("m", health.Network, api.Critical, "deleted still")
+	h.Set("m", health.Network, api.Passing, "defined")
+	h.Set("", health.Node, api.Critical, health.Starting)
+	h.Resolve(health.Node, "known")
+	h.Set("", health.Node, api.Critical, health.Starting)
+	h.Set("", health.Node, api.Critical, "not known")
+	h.Resolve(health.Node, "known")
 	h.Set("n", health.Lease, api.Passing, "held")
 	h.Set("n", health.Lease, api.Warning, "lost")
 	h.Set("n", health.Lease, api.Warning, "lost still")
@@ -95,7 +104,8 @@ func TestAddCheck(t *testing.T) {
 	for _, v := range list {
 		got = append(got, fmt.Sprintf("%s %s %s", v.Network, v.Severity, v.Message))
 	}
-	want := []string{"n warning lease: lost", " warning consul: away", "n critical lease: gone", "n info lease recovered: held again", " info consul recovered: answers"}
+	want := []string{"m critical network: deleted", "m info network recovered: defined", " critical node: not known", " info node recovered: known",
+		"n warning lease: lost", " warning consul: away", "n critical lease: gone", "n info lease recovered: held again", " info consul recovered: answers"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q", got)
 	}

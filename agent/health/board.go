@@ -73,7 +73,7 @@ type Board struct {
 }
 
 // New returns an empty board. It calls statusChange for each new status, in the order in which they are set, with the
-// name of the network, which is "" for the agent's own checks. It does not call it for a check that is Starting.
+// name of the network, which is "" for the agent's own checks. The status of a check that is Starting is none.
 // statusChange may be nil and must not use the board.
 func New(now func() time.Time, statusChange func(network string, c api.Check)) *Board {
 	return &Board{now: now, statusChange: statusChange, changed: make(chan struct{})}
@@ -109,15 +109,25 @@ func (b *Board) set(network, name, status, reason string) (changed bool) {
 		return false
 	}
 	changed = c.Status != status
+	isNew := (changed || c.Reason == Starting) && reason != Starting
 	c.Status, c.Reason = status, reason
 	if changed {
 		c.Since = b.now()
-		if b.statusChange != nil && reason != Starting {
-			b.statusChange(network, *c)
-		}
+	}
+	if isNew && b.statusChange != nil {
+		b.statusChange(network, *c)
 	}
 	b.signal()
 	return changed
+}
+
+// Resolve removes a check of the agent whose fault has ended. It calls statusChange for it as a check that passes, with
+// this reason.
+func (b *Board) Resolve(name, reason string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.set("", name, api.Passing, reason)
+	b.agent = slices.DeleteFunc(b.agent, func(c api.Check) bool { return c.Name == name })
 }
 
 // Clear removes a check.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -27,6 +28,40 @@ func (m *member) deletionInStore() *registry.Deletion {
 		return &deleted.Deletion
 	}
 	return nil
+}
+
+// checkEvents returns the events of the network's checks, without what follows the first semicolon or digit.
+func (m *member) checkEvents() (out []string) {
+	all, _, _ := m.deps.Reports.Events.After(0, "n")
+	for _, e := range all {
+		if e.Kind == api.EventCheck {
+			end := max(strings.IndexAny(e.Message+";", ";0123456789"), 0)
+			out = append(out, e.Severity+" "+strings.TrimSpace(e.Message[:end]))
+		}
+	}
+	return out
+}
+
+// TestEventsOfAStart: a host that starts adds no event for a check that only had no result yet, and adds one for a
+// network that was deleted before, and for its recovery.
+func TestEventsOfAStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newMember(t, memory.New(), "a").start()
+		a.ready()
+		if got := a.checkEvents(); len(got) > 0 {
+			t.Errorf("a network that can be used: %q", got)
+		}
+		a.stop()
+		must(t, a.store.Client().DeleteNetwork(t.Context(), "n"))
+		b := newMember(t, a.store, "b").start()
+		b.check(health.Network, api.Critical, "was deleted at")
+		b.put("10.5.0.0/22", "recorder")
+		b.ready()
+		want := []string{"critical network: the network was deleted at", "info network recovered: defined"}
+		if got := b.checkEvents(); !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	})
 }
 
 // TestDeletedNetworkStaysDeleted: a host that knows that a network was deleted does not define it again when the store

@@ -193,7 +193,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	r.guardRemembered(ctx)
 	r.withdrawn.recall(ctx)
 	if !r.deps.Identity.IsSettled() {
-		r.report.Check(health.Network, api.Critical, "waiting for this host's name: see the check node")
+		r.report.SetState("waiting for this host's name: see the check node")
 	}
 	r.resume(ctx)
 	renewing, stop := context.WithCancel(ctx)
