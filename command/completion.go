@@ -12,7 +12,10 @@ import (
 // completionScripts make a shell ask leno for completions. The line is in COMP_LINE, which bash sets by itself.
 var completionScripts = map[string]string{
 	"bash": "complete -C leno leno\n",
-	"zsh":  "autoload -U +X bashcompinit && bashcompinit\ncomplete -o nospace -C leno leno\n",
+	"zsh": `(( $+functions[compdef] )) || { autoload -U compinit && compinit }
+autoload -U +X bashcompinit && bashcompinit
+complete -o nospace -C leno leno
+`,
 	"fish": `function __complete_leno
     set -lx COMP_LINE (commandline -cp)
     test -z (commandline -ct)

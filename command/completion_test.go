@@ -10,7 +10,7 @@ import (
 	"github.com/lenonet/leno/command/cli"
 )
 
-// TestCompletionScripts: there is a script for each shell, and that of bash makes it ask leno.
+// TestCompletionScripts: there is a script for each shell, and those of bash and zsh make it ask leno.
 func TestCompletionScripts(t *testing.T) {
 	dir := t.TempDir()
 	program := "#!/bin/sh\necho asked for \"$COMP_LINE\"\n"
@@ -30,5 +30,12 @@ func TestCompletionScripts(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	if err != nil || strings.TrimSpace(string(out)) != "asked for leno st" {
 		t.Errorf("bash: %q, %v", out, err)
+	}
+	script = world{}.run("completion", "zsh").stdout
+	cmd = exec.Command("zsh", "-f", "-c", script+"print -r -- $_comps[leno]") // without what the user's files load
+	cmd.Env = append(os.Environ(), "HOME="+dir)
+	out, err = cmd.CombinedOutput()
+	if err != nil || strings.TrimSpace(string(out)) != "_bash_complete -o nospace -C leno" {
+		t.Errorf("zsh: %q, %v", out, err)
 	}
 }
