@@ -468,6 +468,8 @@ func TestPeersCome(t *testing.T) {
 			if p := s.of("host-0001"); p.State != "" {
 				t.Error("a host that is left out has a path")
 			}
+			s.change(func() { s.peers = s.peers[:1] })
+			s.expect(api.Passing, "no other host holds its lease")
 			s.change(func() { s.peers = nil })
 			s.expect(api.Passing, "there are no other hosts")
 		})

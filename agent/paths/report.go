@@ -76,8 +76,10 @@ func (n *network) judge() (status, reason string) {
 		failure = "not tested now: " + n.err.Error()
 	}
 	switch {
-	case len(peers) == 0:
+	case len(n.peers) == 0:
 		return api.Passing, "there are no other hosts"
+	case len(peers) == 0:
+		return api.Passing, "no other host holds its lease"
 	case len(bad) == 0 && failure != "":
 		return api.Passing, failure
 	case len(bad) == 0 && untested > 0:

@@ -162,6 +162,7 @@ func (j *judgement) judgeDelivery(c Container) {
 	case l.Rule != nil && l.Err != nil:
 		j.lost(stage, tableName(l.Table), ruleRemedy(l, end, j.Network), "the routing rule %d (%s) refuses packets to %s: %v",
 			l.Rule.Priority, l.Rule.Text, c.Address, l.Err)
+	case l.Err != nil && c.Namespace == "" && c.Err == nil: // judgeContainer says that there is no container
 	case l.Err != nil:
 		j.lost(stage, j.Node, findGateway, "this host has no route to its own container %s: %v", c.Address, l.Err)
 	case l.Rule == nil && l.Dst.Bits() < subnetWith(j.Network.Local.Subnets, c.Address).Bits():

@@ -64,20 +64,23 @@ func read(ctx context.Context, p Path) (Facts, error) {
 // lookUp asks the kernel for the routes of the packets, of their answers and of those of the tunnel.
 func (r reader) lookUp(f *Facts) {
 	source, destination := r.Source, r.Destination
-	bridge := func(c *Container) string {
-		if c == nil {
-			return ""
+	route := func(to, from End, c *Container) *Lookup {
+		switch {
+		case c == nil:
+			return r.route(kernel.RouteQuery{Dst: to.Address, Src: from.Address})
+		case c.Bridge.Name == "": // the kernel routes packets of others only if they arrive by a device
+			return r.route(kernel.RouteQuery{Dst: to.Address})
 		}
-		return c.Bridge.Name
+		return r.route(kernel.RouteQuery{Dst: to.Address, Src: from.Address, In: c.Bridge.Name})
 	}
 	if source.IsHere && !destination.IsHere {
-		f.Route = r.route(kernel.RouteQuery{Dst: destination.Address, Src: source.Address, In: bridge(f.From)})
+		f.Route = route(destination, source, f.From)
 		if f.From != nil {
 			r.addRefusal(f, f.From.Bridge.Name)
 		}
 	}
 	if destination.IsHere && !source.IsHere {
-		f.Back = r.route(kernel.RouteQuery{Dst: source.Address, Src: destination.Address, In: bridge(f.To)})
+		f.Back = route(source, destination, f.To)
 		if links := r.Network.Links; len(links) == 1 { // of several, the packets arrive by one that is not known
 			r.addRefusal(f, links[0])
 		}

@@ -89,6 +89,31 @@ func TestRead(t *testing.T) {
 	}
 }
 
+// TestNoContainer: without a container and a bridge, no route is missed but the one that the container would make. The
+// host's route to the other end is found, and that for the answers from there.
+func TestNoContainer(t *testing.T) {
+	host, other := nstest.New(t), nstest.New(t)
+	nstest.Join(nstest.Joint{NS: host, Link: "eth0", Addrs: []string{"192.0.2.1/24"}}, nstest.Joint{NS: other, Link: "eth0", Addrs: []string{"192.0.2.2/24"}})
+	host.Sh("sysctl -qw net.ipv4.ip_forward=1; ip route add 10.5.2.0/24 via 192.0.2.2 proto 108")
+	other.Sh("ip addr add 10.5.2.2/24 dev lo; ip route add 10.5.1.0/24 via 192.0.2.1")
+	h := testHost()
+	h.Networks[0].Backend, h.Networks[0].Port, h.Networks[0].Links = "host-gw", 0, []string{"eth0"}
+	for _, request := range []api.TraceRequest{
+		{Source: addr("10.5.1.2"), Destination: addr("10.5.2.2")},
+		{Source: addr("10.5.2.2"), Destination: addr("10.5.1.2")},
+	} {
+		out := runIn(t, host, h, request)
+		for _, hop := range out.Stages {
+			if (hop.Status == api.HopLost) != (hop.Stage == "container") {
+				t.Errorf("%s to %s: %+v", request.Source, request.Destination, hop)
+			}
+		}
+		if hop, isLost := out.Lost(); !isLost || !strings.Contains(hop.Saw, "no container of this host has 10.5.1.2") {
+			t.Errorf("the verdict is %+v", hop)
+		}
+	}
+}
+
 // runIn runs a trace in the namespace of a host.
 func runIn(t *testing.T, host *nstest.NS, h Host, r api.TraceRequest) (out api.Trace) {
 	t.Helper()
