@@ -37,9 +37,9 @@ leno lease release.
   $ leno cleanup -keep-lease    does not need the store, and keeps the
                                 subnet for this host
 
-Needs root. Exits 1 if an agent is running, or if something could not be
-removed, which it lists with the reason. If a device or route stays, so does
-its network's lease.`,
+Needs root. Exits 1 if an agent is running, with -network one that takes part
+in that network, or if something could not be removed, which it lists with
+the reason. If a device or route stays, so does its network's lease.`,
 		Flags: c.register, Predict: complete.PredictNothing,
 		Run: func(ctx context.Context, _ []string) error { return c.run(ctx) },
 	}
@@ -89,8 +89,7 @@ func (c *cleanupCommand) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// An empty name, for example from an unset variable, must not mean everything.
-	if err := registry.CheckNetworkName(c.options.Network); err != nil && cli.IsGiven(c.set, "network") {
+	if err := registry.CheckNetworkName(c.options.Network); err != nil && c.options.Network != "" {
 		return cli.UsageErrorf("-network: %s", err)
 	}
 	conf, err := c.load()

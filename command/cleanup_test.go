@@ -10,7 +10,7 @@ import (
 
 func TestCleanupUsage(t *testing.T) {
 	for args, want := range map[string]string{
-		"cleanup -network=":        "network name",
+		"cleanup -network=":        "-network is empty",
 		"cleanup -network a/b":     "network name",
 		"cleanup default":          "unexpected argument",
 		"cleanup -format=yaml":     "-format",

@@ -82,7 +82,7 @@ func (d *debugCommand) register(fs *flag.FlagSet) {
 		"`time` between two samples of health and metrics, at least 100ms")
 	fs.StringVar(&d.output, "output", "",
 		"`file` to write, which must not exist yet; - for standard output. Default: leno-debug-NODE-TIME.tar.gz")
-	fs.Var(&d.networks, "network", "`name` of a network to capture; may be repeated. Default: all")
+	fs.Var(&d.networks, "network", "`name` of a network to capture; may be repeated. Default: all networks")
 }
 
 // Limits of a bundle.
@@ -94,8 +94,8 @@ const (
 func (d *debugCommand) run(ctx context.Context) error {
 	switch {
 	case d.duration <= 0 || d.duration > maxDebugDuration:
-		return cli.UsageErrorf("-duration: %s is not between 0s and %s",
-			d.duration, maxDebugDuration)
+		return cli.UsageErrorf("-duration is %s, must be more than 0s and at most %.0fh", d.duration,
+			maxDebugDuration.Hours())
 	case d.interval < minDebugInterval:
 		return cli.UsageErrorf("-interval: %s is less than %s", d.interval, minDebugInterval)
 	case d.output == "-" && d.meta.Terminal:

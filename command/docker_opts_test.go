@@ -367,7 +367,11 @@ func TestDockerOptsReadsDaemonJSON(t *testing.T) {
 		if err := os.WriteFile(config, []byte(tt.text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		got := world{}.run("docker-opts", "-docker-version=29.0.1", "-subnet-file="+filepath.Join(dir, "default.env"), "-daemon-json="+config, "-docker-firewall="+tt.flag)
+		args := []string{"docker-opts", "-docker-version=29.0.1", "-subnet-file=" + filepath.Join(dir, "default.env"), "-daemon-json=" + config}
+		if tt.flag != "" {
+			args = append(args, "-docker-firewall="+tt.flag)
+		}
+		got := world{}.run(args...)
 		if got.code != cli.ExitDone || strings.Contains(got.stdout, "with nftables") != tt.nftables {
 			t.Errorf("%s %s: %+v", tt.text, tt.flag, got)
 		}

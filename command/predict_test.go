@@ -52,6 +52,7 @@ func TestCompletionLines(t *testing.T) {
 	other.networks[0].Name = "elsewhere"
 	for _, tt := range []struct{ line, want string }{
 		{"leno lea", "lease"},
+		{"leno -", "-help -version"},
 		{"leno lease ", "list release renew revoke show"},
 		{"leno lease re", "release renew revoke"},
 		{"leno lease list ", "blue default"},

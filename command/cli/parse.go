@@ -24,13 +24,28 @@ func (c *Command) Parse(words []string) ([]string, error) {
 		}
 		rest, args = append(rest, left[0]), left[1:]
 	}
+	empty := c.emptyFlag()
 	switch {
+	case empty != "":
+		return nil, UsageErrorf("-%s is empty", empty)
 	case len(rest) < c.Spec.Min:
 		return nil, UsageErrorf("%s is missing", c.missingArg(len(rest)))
 	case c.Spec.Max >= 0 && len(rest) > c.Spec.Max:
 		return nil, UsageErrorf("unexpected argument %q", rest[c.Spec.Max])
 	}
 	return rest, nil
+}
+
+// emptyFlag returns the name of a flag that was given without text, "" if there is none. Text from an unset variable
+// must not mean the same as no flag. Common flags may be empty, to override the environment.
+func (c *Command) emptyFlag() string {
+	own, _ := c.Options()
+	for _, f := range own {
+		if text, ok := f.Value.(flag.Getter); ok && text.Get() == "" && IsGiven(c.Flags, f.Name) {
+			return f.Name
+		}
+	}
+	return ""
 }
 
 // missingArg returns the name of the first missing required argument.
@@ -50,6 +65,11 @@ func (c *Command) missingArg(have int) string {
 func (c *Command) flagError(err error) error {
 	name, unknown := strings.CutPrefix(err.Error(), "flag provided but not defined: -")
 	if !unknown {
+		// The package says so of every flag that needs no value, also of those that take more than true and false.
+		rest, isBool := strings.CutPrefix(err.Error(), "invalid boolean value")
+		if isBool && !strings.HasSuffix(rest, "parse error") {
+			return UsageErrorf("invalid value%s", rest)
+		}
 		return UsageErrorf("%s", err)
 	}
 	text := "unknown flag -" + name

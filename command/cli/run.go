@@ -60,6 +60,8 @@ func (all Commands) run(args []string, m Meta) int {
 
 	completing := m.Getenv("COMP_LINE") != ""
 	c.Autocomplete = completing // otherwise, it adds flags that change the files of shells
+	// These are the names under which it would offer those flags. It offers help and version, too.
+	c.AutocompleteInstall, c.AutocompleteUninstall = "help", "version"
 	switch unknown := c.Subcommand() != "" && all[c.Subcommand()] == nil; {
 	case completing:
 	case c.IsHelp() && unknown:

@@ -11,14 +11,14 @@ import (
 	cniversion "github.com/containernetworking/cni/pkg/version"
 
 	"github.com/lenonet/leno/command/cli"
+	"github.com/lenonet/leno/registry"
 )
 
 // Spec returns the command `leno cni`.
 func Spec(m cli.Meta) cli.Spec {
 	p := &plugin{meta: m}
 	return cli.Spec{
-		Name:     "cni",
-		Synopsis: "Connect containers to networks, as a CNI plugin",
+		Name: "cni", Synopsis: "Connect containers to networks, as a CNI plugin",
 		Help: `
 Container runtimes such as Nomad run this command as the specification of the
 Container Network Interface says (1.1.0, and 0.3.0 to 1.0.0): with CNI_COMMAND
@@ -32,8 +32,7 @@ do the work.
 
   For network blue, to be saved as /etc/cni/net.d/leno-blue.conflist:
     $ leno cni -conflist -network=blue`,
-		Flags: p.flags,
-		Run:   func(ctx context.Context, _ []string) error { return p.run(ctx) },
+		Flags: p.flags, Run: func(ctx context.Context, _ []string) error { return p.run(ctx) },
 	}
 }
 
@@ -81,8 +80,7 @@ func (p *plugin) run(ctx context.Context) error {
 // also check the status before each DEL, and skip the DEL while the status is bad.
 const conflistVersion = "1.0.0"
 
-// networkConfList is a network configuration list, as runtimes read it from their configuration
-// directory.
+// networkConfList is a network configuration list, as runtimes read it from their configuration directory.
 type networkConfList struct {
 	CNIVersion string           `json:"cniVersion"`
 	Name       string           `json:"name"`
@@ -96,6 +94,9 @@ type conflistPlugin struct {
 }
 
 func (p *plugin) printConflist() error {
+	if err := registry.CheckNetworkName(p.network); err != nil && p.network != "" {
+		return cli.UsageErrorf("-network: %s", err)
+	}
 	name := "leno" // as in the examples: mode = "cni/leno" is how Nomad refers to it
 	if p.network != "" && p.network != "default" {
 		name += "-" + p.network
@@ -107,8 +108,7 @@ func (p *plugin) printConflist() error {
 	}})
 }
 
-// errorJSON returns an error in the specification's format for standard output. version is the version
-// of the configuration, "" when it has none.
+// errorJSON returns an error in the specification's format. version is that of the configuration, "" for none.
 func errorJSON(e *types.Error, version string) []byte {
 	text, err := json.MarshalIndent(struct {
 		CNIVersion string `json:"cniVersion"`

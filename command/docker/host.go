@@ -161,11 +161,28 @@ func missingFileText(s subnetSource) string {
 		"status`"
 }
 
+// networkOf returns the network that a subnet file describes, by the name of the file.
+func networkOf(path string) string { return strings.TrimSuffix(filepath.Base(path), ".env") }
+
+// repeated returns the first network that the flags name a second time.
+func (h *host) repeated() (name string, ok bool) {
+	names := slices.Clone(h.networks)
+	for _, path := range h.files {
+		names = append(names, networkOf(path))
+	}
+	for i, name := range names {
+		if slices.Contains(names[:i], name) {
+			return name, true
+		}
+	}
+	return "", false
+}
+
 // sources finds the files without reading them.
 func (h *host) sources(ctx context.Context) ([]subnetSource, error) {
 	var out []subnetSource
 	for _, path := range h.files {
-		name := strings.TrimSuffix(filepath.Base(path), ".env")
+		name := networkOf(path)
 		out = append(out, subnetSource{name: name, path: path, interfaces: backend.LinkNames(name), named: true})
 	}
 	if len(out) > 0 {

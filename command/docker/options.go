@@ -88,9 +88,12 @@ func (o *options) run(ctx context.Context) error {
 	if !slices.Contains([]string{cli.FormatTable, formatEnv, cli.FormatJSON}, o.format) {
 		return cli.UsageErrorf("-format: %q is none of %s, %s and %s", o.format, cli.FormatTable, formatEnv, cli.FormatJSON)
 	}
+	repeated, isRepeated := o.host.repeated()
 	switch {
 	case len(o.host.networks) > 0 && len(o.host.files) > 0:
 		return cli.UsageErrorf("-network and -subnet-file cannot be used together")
+	case isRepeated:
+		return cli.UsageErrorf("network %s is given twice", repeated)
 	case o.format != cli.FormatTable && (o.create || len(o.host.networks)+len(o.host.files) > 1):
 		return cli.UsageErrorf("-format=%s is about docker0, hence about one network; "+
 			"leave it out for the commands that make Docker networks", o.format)
