@@ -116,6 +116,7 @@ func (a *Agent) newDeps(c config.Config) *network.Deps {
 		EnsureForwarding: a.o.EnsureForwarding,
 		Guard:            a.o.Guard,
 		PreferMain:       a.o.PreferMain,
+		ReplacePools:     a.o.ReplacePools,
 		FindDetours:      a.o.FindDetours,
 	}
 	deps.Rules = newRules(a.o, c.Firewall, deps)

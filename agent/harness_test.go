@@ -232,6 +232,7 @@ func (h *host) build() *Agent {
 		EnsureForwarding:  func(netip.Prefix, []string, bool) (forwarding.State, error) { return forwarding.State{}, nil },
 		Guard:             func(context.Context, []netip.Prefix, bool) error { return nil },
 		PreferMain:        h.preferMain,
+		ReplacePools:      func(context.Context, []netip.Prefix, []netip.Prefix, bool) error { return nil },
 		FindDetours:       func(kernel.PathQuery) ([]kernel.Detour, error) { return nil, nil },
 		RestoreForwarding: func() error { return nil },
 		LockHost: func() (func() error, error) {

@@ -45,14 +45,11 @@ type Options struct {
 	// RestoreForwarding switches off what EnsureForwarding has switched on.
 	RestoreForwarding func() error
 
-	// Guard makes the kernel refuse packets to pools that no other route leads to, or ends that, as kernel.Guard does.
-	Guard func(ctx context.Context, pools []netip.Prefix, wanted bool) error
-
-	// PreferMain makes or removes routing rules for pools, as kernel.PreferMain does.
-	PreferMain func(ctx context.Context, pools []netip.Prefix, priority int, stood bool) ([]backend.Repair, error)
-
-	// FindDetours asks the kernel which routes packets to peers take, as kernel.FindDetours does.
-	FindDetours func(q kernel.PathQuery) ([]kernel.Detour, error)
+	// Guard, PreferMain, ReplacePools and FindDetours do what the functions of package kernel with these names do.
+	Guard        func(ctx context.Context, pools []netip.Prefix, wanted bool) error
+	PreferMain   func(ctx context.Context, pools []netip.Prefix, priority int, stood bool) ([]backend.Repair, error)
+	ReplacePools func(ctx context.Context, before, present []netip.Prefix, guards bool) error
+	FindDetours  func(q kernel.PathQuery) ([]kernel.Detour, error)
 
 	// Obstacles finds the rules of other programs that block containers' packets.
 	Obstacles rules.Finder
@@ -129,6 +126,9 @@ func (o *Options) setDefaults(c config.Config) error {
 	}
 	if o.PreferMain == nil {
 		o.PreferMain = kernel.PreferMain
+	}
+	if o.ReplacePools == nil {
+		o.ReplacePools = kernel.ReplacePools
 	}
 	if o.FindDetours == nil {
 		o.FindDetours = kernel.FindDetours

@@ -113,6 +113,7 @@ func (h *host) renew() {
 			EnsureForwarding: func(netip.Prefix, []string, bool) (forwarding.State, error) { return forwarding.State{}, nil },
 			Guard:            func(context.Context, []netip.Prefix, bool) error { return nil },
 			PreferMain:       func(context.Context, []netip.Prefix, int, bool) ([]backend.Repair, error) { return nil, nil },
+			ReplacePools:     func(context.Context, []netip.Prefix, []netip.Prefix, bool) error { return nil },
 			FindDetours:      func(kernel.PathQuery) ([]kernel.Detour, error) { return nil, nil },
 		},
 		Claims: NewHostClaims(),

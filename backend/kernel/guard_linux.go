@@ -17,13 +17,50 @@ func Guard(ctx context.Context, pools []netip.Prefix, wanted bool) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, handle.Close()) }()
-	want := map[RouteKey]Route{}
-	for _, p := range pools {
-		if wanted && (p.Addr().Is4() || kernelHasIPv6()) {
-			want[RouteKey{Dst: p, Metric: GuardMetric}] = Route{Unreachable: true}
-		}
+	var want map[RouteKey]Route
+	if wanted {
+		want = unreachable(pools, GuardMetric)
 	}
 	_, err = reconcile.Apply(ctx, reconcile.Want("route", handle.Routes(Owner{Pools: pools, Guards: true}), CompareRoutes,
 		want, nil))
 	return err
+}
+
+// ReplacePools removes the routes and routing rules for the pools that a network had before, except those for its
+// present pools. The routes of a guard stay unless guards is true. First, it makes the routes that refuse packets to
+// the present pools, so that no packet leaves by another route in between. The other routes for the present pools stay
+// as they are. It acts in the network namespace of the calling thread.
+func ReplacePools(ctx context.Context, before, present []netip.Prefix, guards bool) (err error) {
+	handle, err := Open()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, handle.Close()) }()
+	_, err = reconcile.Fill(ctx, reconcile.Want("route", handle.Routes(Owner{Pools: present}), CompareRoutes,
+		unreachable(present, UnreachableMetric), nil))
+	if err != nil {
+		return err
+	}
+	owner := Owner{Pools: before, Except: present}
+	steps := []reconcile.Step{
+		reconcile.Want("rule", &rules{handle, owner}, ComparePoolRules, nil, nil),
+		reconcile.Want("route", handle.Routes(owner), CompareRoutes, nil, nil),
+	}
+	if guards {
+		owner.Guards = true
+		steps = append(steps, reconcile.Want("route", handle.Routes(owner), CompareRoutes, nil, nil))
+	}
+	_, err = reconcile.Apply(ctx, steps...)
+	return err
+}
+
+// unreachable returns an unreachable route with a metric for each pool of a family that the kernel has.
+func unreachable(pools []netip.Prefix, metric uint32) map[RouteKey]Route {
+	routes := map[RouteKey]Route{}
+	for _, p := range pools {
+		if p.Addr().Is4() || kernelHasIPv6() {
+			routes[RouteKey{Dst: p, Metric: metric}] = Route{Unreachable: true}
+		}
+	}
+	return routes
 }

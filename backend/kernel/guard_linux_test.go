@@ -1,7 +1,9 @@
 package kernel_test
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -52,4 +54,47 @@ func TestGuard(t *testing.T) {
 	}
 	guard(pools, false)
 	refused(false)
+}
+
+// TestReplacePools: of the routes and rules for earlier pools, those for the present ones stay, and so does a guard
+// unless it is to end. Packets to the present pools are refused where no host has a subnet.
+func TestReplacePools(t *testing.T) {
+	t.Parallel()
+	for _, guards := range []bool{false, true} {
+		ns, h := host(t)
+		ns.Sh(`ip route add default via 192.0.2.2
+ip route add 10.5.2.0/24 dev leno-t proto 108; ip route add 10.4.2.0/24 via 192.0.2.2 proto 108
+ip route add unreachable 10.4.0.0/15 metric 16777216 proto 108; ip -6 route add unreachable fd00:5::/48 metric 16777216 proto 108
+ip route add unreachable 10.4.0.0/15 metric 16777217 proto 108; ip route add unreachable 10.5.0.0/16 metric 16777217 proto 108
+ip route add 10.4.9.0/24 via 192.0.2.2; ip route add unreachable 10.6.0.0/16 metric 16777216 proto 108
+ip rule add pref 99 to 10.4.0.0/15 lookup main proto 108; ip rule add pref 99 to 10.5.0.0/16 lookup main proto 108`)
+		before, present := []netip.Prefix{prefix("10.4.0.0/15"), prefix("fd00:5::/48")}, []netip.Prefix{prefix("10.5.0.0/16")}
+		ns.Do(func() {
+			for range 2 {
+				if err := kernel.ReplacePools(t.Context(), before, present, guards); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+		want := kernel.Unreachable([]netip.Prefix{prefix("10.5.0.0/16"), prefix("10.6.0.0/16")})
+		want[kernel.RouteKey{Dst: prefix("10.5.2.0/24")}] = kernel.Route{Link: ns.Index("leno-t")}
+		wantGuards := map[kernel.RouteKey]kernel.Route{
+			{Dst: prefix("10.5.0.0/16"), Metric: kernel.GuardMetric}: {Unreachable: true},
+		}
+		if !guards {
+			wantGuards[kernel.RouteKey{Dst: prefix("10.4.0.0/15"), Metric: kernel.GuardMetric}] = kernel.Route{Unreachable: true}
+		}
+		for guard, want := range map[bool]map[kernel.RouteKey]kernel.Route{false: want, true: wantGuards} {
+			everywhere := kernel.Owner{Pools: []netip.Prefix{prefix("0.0.0.0/0"), prefix("fd00:5::/48")}, Guards: guard}
+			got, err := h.Routes(everywhere).List(t.Context())
+			if err != nil || !maps.Equal(got, want) {
+				t.Errorf("guards to end %t: guards %t\n%swant\n%s%v", guards, guard, reconcile.Dump(got, kernel.CompareRoutes),
+					reconcile.Dump(want, kernel.CompareRoutes), err)
+			}
+		}
+		if rules := strings.Fields(ns.Sh("ip rule show pref 99")); !slices.Contains(rules, "10.5.0.0/16") || slices.Contains(rules, "10.4.0.0/15") {
+			t.Errorf("rules %q", rules)
+		}
+		ns.Sh("ip route show 10.4.9.0/24 | grep -q 192.0.2.2")
+	}
 }

@@ -102,7 +102,8 @@ func (r Route) String() string {
 type Owner struct {
 	Links  []int // ifindexes
 	Pools  []netip.Prefix
-	Guards bool // the routes that Guard has made in the pools, and no others
+	Except []netip.Prefix // destinations inside these are not the owner's
+	Guards bool           // the routes that Guard has made in the pools, and no others
 
 	// Elsewhere lists destinations whose routes belong to another backend of the network; see backend.State.
 	Elsewhere backend.Elsewhere
@@ -128,7 +129,7 @@ func (o Owner) taken(entries map[RouteKey]Route) (keys []RouteKey) {
 
 // Owns reports whether a route with our protocol belongs to the network.
 func (o Owner) Owns(k RouteKey, r Route) bool {
-	if o.Elsewhere.Has(k.Dst) {
+	if o.Elsewhere.Has(k.Dst) || isWithin(k.Dst, o.Except) {
 		return false
 	}
 	return r.Link != 0 && slices.Contains(o.Links, r.Link) || isWithin(k.Dst, o.Pools)

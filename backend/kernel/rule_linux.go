@@ -51,12 +51,12 @@ func ComparePoolRules(a, b PoolRule) int {
 
 // Rules returns the table of the routing rules with leno's protocol for packets to addresses in the pools.
 func (h *Handle) Rules(pools []netip.Prefix) reconcile.Table[PoolRule, struct{}] {
-	return &rules{h, pools}
+	return &rules{h, Owner{Pools: pools}}
 }
 
 type rules struct {
 	h     *Handle
-	pools []netip.Prefix
+	owner Owner // of its fields, only Pools and Except count
 }
 
 func (t *rules) List(ctx context.Context) (map[PoolRule]struct{}, error) { return listing(ctx, t.list) }
@@ -80,7 +80,7 @@ func (t *rules) list() (map[PoolRule]struct{}, error) {
 				continue
 			}
 			dst := ToPrefix(r.Dst)
-			if isWithin(dst, t.pools) {
+			if isWithin(dst, t.owner.Pools) && !isWithin(dst, t.owner.Except) {
 				entries[PoolRule{dst, Rule{r.Priority, ruleText(r)}}] = struct{}{}
 			}
 		}

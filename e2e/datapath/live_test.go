@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -197,6 +198,123 @@ func TestLiveChanges(t *testing.T) {
 			w.Settle("default")
 			w.MatrixOf(both)
 			for _, h := range w.Hosts {
+				w.WaitHealth(h, 200)
+			}
+		})
+	}
+}
+
+// TestPoolsShrink makes the pools of a network larger and smaller while containers ping each other: no ping is lost. Then
+// it removes IPv6 by force. No packet leaves a host in plain, no device is touched, and no route of earlier pools is left,
+// except the guard of a network that requires encryption where hosts had subnets.
+func TestPoolsShrink(t *testing.T) {
+	t.Parallel()
+	for _, name := range append([]string{"required"}, world.Carrying...) {
+		t.Run(name, func(t *testing.T) {
+			backend, encryption := name, ""
+			if name == "required" {
+				backend, encryption = "wireguard", "encryption = \"required\"\n"
+			}
+			definition := func(pools ...string) (out string) {
+				for _, pool := range pools {
+					if strings.Contains(pool, ":") {
+						out += fmt.Sprintf("ipv6 {\n prefix = %q\n}\n", pool)
+						continue
+					}
+					out += fmt.Sprintf("ipv4 {\n prefix = %q\n min = \"10.5.1.0\"\n max = \"10.5.99.0\"\n}\n", pool)
+				}
+				return out + fmt.Sprintf("backend %q {}\n", backend) + encryption
+			}
+			w := newWorld(t, lab.Options{Hosts: 2})
+			w.Start(func(h *lab.Host) []string {
+				return []string{world.ShortLease, h.Network("default", definition("10.5.0.0/16"))}
+			})
+			links := map[*lab.Host]string{}
+			for i, h := range w.Hosts {
+				// What no route of leno leads to reaches the other host.
+				_, err := h.Exec(w.Ctx, "ip", "route", "replace", "default", "via", w.Hosts[1-i].Addrs[0].String())
+				w.Must(err)
+				w.Container(h, "default")
+				links[h] = w.Link(h)
+			}
+			w.Settle("default")
+
+			var plain atomic.Int64
+			overlay := []netip.Prefix{netip.MustParsePrefix("10.4.0.0/15"), netip.MustParsePrefix("fd00:5::/48")}
+			capture, err := w.Switch.StartCapture(func(frame []byte) {
+				for _, a := range outerAddresses(frame) {
+					if slices.ContainsFunc(overlay, func(p netip.Prefix) bool { return p.Contains(a) }) {
+						plain.Add(1)
+					}
+				}
+			})
+			w.Must(err)
+			first := w.Containers
+			four := w.traffic(first, 0)
+			var guards []string // of pools in which hosts had subnets
+			change := func(flag []string, pools ...string) {
+				t.Helper()
+				w.Apply("default", definition(pools...), flag...)
+				want := slices.Clone(guards)
+				for _, pool := range pools {
+					want = append(want, pool+" metric 16777216")
+					if encryption != "" {
+						want = append(want, pool+" metric 16777217")
+					}
+				}
+				slices.Sort(want)
+				for _, h := range w.Hosts {
+					w.Eventually(h.Name+" to refuse packets to the pools alone", func(context.Context) error {
+						var got []string
+						for _, route := range w.Routes(h) {
+							if f := strings.Fields(route); f[0] == "unreachable" {
+								got = append(got, strings.Join([]string{f[1], "metric", f[slices.Index(f, "metric")+1]}, " "))
+							}
+						}
+						if slices.Sort(got); !slices.Equal(got, want) {
+							return fmt.Errorf("%q, want %q", got, want)
+						}
+						return nil
+					})
+				}
+			}
+			for range 3 {
+				change(nil, "10.4.0.0/15")
+				four.flows()
+				change(nil, "10.5.0.0/16")
+				four.flows()
+			}
+			change(nil, "10.5.0.0/16", "fd00:5::/48")
+			w.everywhere("IPv6 routes", func(string) bool { return true }, "fd00:5:", 1)
+			var both []*lab.Container
+			for _, h := range w.Hosts {
+				w.Eventually("a subnet of each family on "+h.Name, func(context.Context) error {
+					f, err := lab.ReadSubnetFile(h.SubnetFile("default"))
+					if err == nil && len(f.Subnets()) != 2 {
+						err = fmt.Errorf("subnet file with %v", f.Subnets())
+					}
+					return err
+				})
+				both = append(both, w.Container(h, "default"))
+			}
+			six := w.traffic(both, 1)
+			change(nil, "10.5.0.0/17", "fd00:5::/52")
+			six.stop()
+			four.stop()
+			if encryption != "" {
+				guards = []string{"fd00:5::/52 metric 16777217"}
+			}
+			change([]string{"-force"}, "10.5.0.0/17") // hosts take their leases again
+			w.Linked(first)
+
+			w.Must(capture.Stop())
+			if n := plain.Load(); n > 0 && backend != "host-gw" {
+				t.Errorf("%d packets between containers left a host in plain", n)
+			}
+			for h, link := range links {
+				if got := w.Link(h); got != link {
+					t.Errorf("%s: device %s, before %s", h.Name, got, link)
+				}
 				w.WaitHealth(h, 200)
 			}
 		})

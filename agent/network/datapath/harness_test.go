@@ -56,6 +56,7 @@ type lab struct {
 	closed     int
 	guarded    []string // such as "[10.5.0.0/16] true" for each call of Guard
 	rules      []string // such as "[10.5.0.0/16] 100" for each call of PreferMain
+	replaced   []string // such as "[10.4.0.0/15] [10.5.0.0/16] true" for each call of ReplacePools
 	onApply    func()
 
 	detours map[string]kernel.Detour // by node name
@@ -97,6 +98,7 @@ func newLab(t *testing.T) *lab {
 			EnsureForwarding: l.ensureForwarding,
 			Guard:            l.guard,
 			PreferMain:       l.preferMain,
+			ReplacePools:     l.replacePools,
 			FindDetours:      l.findDetours,
 		},
 		Report: report.New(report.Options{
@@ -150,6 +152,13 @@ func (l *lab) preferMain(_ context.Context, pools []netip.Prefix, priority int, 
 	defer l.mu.Unlock()
 	l.rules = append(l.rules, fmt.Sprint(pools, priority))
 	return nil, nil
+}
+
+func (l *lab) replacePools(_ context.Context, before, present []netip.Prefix, guards bool) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.replaced = append(l.replaced, fmt.Sprint(before, present, guards))
+	return nil
 }
 
 func (l *lab) findDetours(q kernel.PathQuery) (out []kernel.Detour, err error) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -451,48 +452,80 @@ func TestHandOver(t *testing.T) {
 	})
 }
 
-// TestRetire: the datapath of another plan or backend is removed, one of a narrower plan is kept.
+// TestRetire: the datapath of another backend is removed, and of pools that do not overlap the present ones. What others
+// have outside the present pools is removed, and the guard only if hosts are known to have had no subnet there.
 func TestRetire(t *testing.T) {
-	d, c := carriage.Of(newLab(t).network().Carriage()), backend.Config{Pools: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}}
-	other := []netip.Prefix{netip.MustParsePrefix("10.6.0.0/16")}
-	saved := func(kind string, pools []netip.Prefix) state.Network {
-		b, err := registry.NewBackend(kind, json.RawMessage(`{}`))
-		if err != nil {
-			t.Fatal(err)
+	prefixes := func(texts ...string) (out []netip.Prefix) {
+		for _, text := range texts {
+			out = append(out, netip.MustParsePrefix(text))
 		}
-		return state.Network{Carriage: registry.Carriage{Backend: b}, Pools: pools}
+		return out
 	}
+	d, c := carriage.Of(newLab(t).network().Carriage()), backend.Config{Pools: prefixes("10.5.0.0/16")}
 	for _, tt := range []struct {
-		name    string
-		before  state.Network
-		removed int
+		name, kind string
+		pools      []netip.Prefix
+		used       []netip.Prefix
+		removed    int
+		replaced   []string
 	}{
-		{"the same", saved("recorder", c.Pools), 0},
-		{"narrower", saved("recorder", []netip.Prefix{netip.MustParsePrefix("10.5.0.0/22")}), 0},
-		{"other pools", saved("recorder", other), 1},
-		{"another backend", saved("other", c.Pools), 1},
-		{"a backend that this version does not know", saved("pigeon", other), 0},
-		{"nothing", state.Network{}, 0},
+		{"the same", "recorder", c.Pools, nil, 0, nil},
+		{"narrower", "recorder", prefixes("10.5.0.0/22"), nil, 0, nil},
+		{"wider", "recorder", prefixes("10.4.0.0/15"), prefixes("10.5.1.0/24"), 0, []string{"[10.4.0.0/15] [10.5.0.0/16] true"}},
+		{"wider, with a subnet outside", "recorder", prefixes("10.4.0.0/15"), prefixes("10.5.1.0/24", "10.4.1.0/24"), 0,
+			[]string{"[10.4.0.0/15] [10.5.0.0/16] false"}},
+		{"wider, with unknown subnets", "recorder", prefixes("10.4.0.0/15"), nil, 0, []string{"[10.4.0.0/15] [10.5.0.0/16] false"}},
+		{"one more", "recorder", prefixes("10.5.0.0/16", "fd00:5::/48"), prefixes("10.5.1.0/24"), 0,
+			[]string{"[10.5.0.0/16 fd00:5::/48] [10.5.0.0/16] true"}},
+		{"others", "recorder", prefixes("10.6.0.0/16"), nil, 1, nil},
+		{"another backend", "other", c.Pools, nil, 1, nil},
+		{"a backend that this version does not know", "pigeon", prefixes("10.6.0.0/16"), nil, 0, nil},
+		{"nothing", "", nil, nil, 0, nil},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			l := newLab(t)
-			if err := l.r.Retire(t.Context(), d, c, tt.before); err != nil {
+		check := func(l *lab, closed int) {
+			t.Helper()
+			if len(l.passes) != tt.removed || l.closed != closed || !slices.Equal(l.replaced, tt.replaced) {
+				t.Errorf("%d passes, closed %d times, replaced %q", len(l.passes), l.closed, l.replaced)
+			}
+		}
+		var left state.Network
+		if tt.kind != "" {
+			b, err := registry.NewBackend(tt.kind, json.RawMessage(`{}`))
+			if err != nil {
 				t.Fatal(err)
 			}
-			if len(l.passes) != tt.removed || l.closed != tt.removed {
-				t.Errorf("%d passes, closed %d times", len(l.passes), l.closed)
+			left = state.Network{Carriage: registry.Carriage{Backend: b}, Pools: tt.pools}
+		}
+		t.Run("left: "+tt.name, func(t *testing.T) {
+			l := newLab(t)
+			l.r.o.RulePriority, l.r.used = 99, tt.used
+			if err := l.r.Retire(t.Context(), d, c, left); err != nil {
+				t.Fatal(err)
+			}
+			check(l, tt.removed)
+			if want := fmt.Sprint(c.Pools, 99); len(tt.replaced) > 0 && !slices.Equal(l.rules, []string{want}) {
+				t.Errorf("rules %q, want %s", l.rules, want)
 			}
 		})
+		if _, ok := newLab(t).options.Host.Backends[tt.kind]; !ok {
+			continue
+		}
+		t.Run("an instance: "+tt.name, func(t *testing.T) {
+			l := newLab(t)
+			l.r.used = tt.used
+			built, config, err := l.r.Configure(left.Carriage, tt.pools)
+			if err == nil {
+				err = l.r.Build(built, config)
+			}
+			if err == nil {
+				err = l.r.Retire(t.Context(), d, c, state.Network{})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			check(l, 0)
+		})
 	}
-	t.Run("an instance", func(t *testing.T) {
-		l := newLab(t).built()
-		if err := l.r.Retire(t.Context(), d, backend.Config{Pools: other}, saved("recorder", other)); err != nil {
-			t.Fatal(err)
-		}
-		if len(l.passes) != 1 || l.closed != 0 {
-			t.Errorf("%d passes, closed %d times", len(l.passes), l.closed)
-		}
-	})
 }
 
 // TestConfigureRefuses: a definition whose backend this version does not have cannot be used.

@@ -59,6 +59,8 @@ type Host struct {
 	Guard func(ctx context.Context, pools []netip.Prefix, wanted bool) error
 	// PreferMain makes or removes routing rules for pools, as kernel.PreferMain does.
 	PreferMain func(ctx context.Context, pools []netip.Prefix, priority int, stood bool) ([]backend.Repair, error)
+	// ReplacePools removes routes and routing rules for the pools that a network had before, as kernel.ReplacePools does.
+	ReplacePools func(ctx context.Context, before, present []netip.Prefix, guards bool) error
 	// FindDetours asks the kernel which routes packets to peers take, as kernel.FindDetours does.
 	FindDetours func(q kernel.PathQuery) ([]kernel.Detour, error)
 }
@@ -97,6 +99,7 @@ type Reconciler struct {
 	underlay *underlaySelector
 	resumed  func()         // stops the loop that Resume has started, nil if there is none
 	ruled    []netip.Prefix // the pools for which there were routing rules after the last pass
+	used     []netip.Prefix // the subnets of all hosts in the content that Drop has forgotten last
 }
 
 // New returns a reconciler that takes over the instance of another one, or has none if before is nil.
@@ -166,15 +169,9 @@ func (r *Reconciler) keepRules(ctx context.Context, n registry.Network) (repaire
 	return repaired, nil
 }
 
-// retireRules removes the routing rules for pools that the network had before, and for its present pools if this host
-// is configured to have none.
-func (r *Reconciler) retireRules(ctx context.Context, before, now []netip.Prefix) {
-	if r.o.RulePriority == 0 {
-		before = slices.Concat(before, now)
-	} else if covers(now, before) {
-		return
-	}
-	if _, err := r.o.Host.PreferMain(ctx, before, 0, false); err != nil {
+// retireRules removes the routing rules for pools.
+func (r *Reconciler) retireRules(ctx context.Context, pools []netip.Prefix) {
+	if _, err := r.o.Host.PreferMain(ctx, pools, 0, false); err != nil {
 		r.o.Report.Log().Warn("routing rules of an earlier configuration could not be removed", "error", err)
 	}
 }
@@ -301,7 +298,8 @@ func (r *Reconciler) StopResumed() bool {
 // in the kernel stays until Retire or the next pass.
 func (r *Reconciler) Drop() {
 	r.StopResumed()
-	if r.instance != nil {
+	if content := r.Content(); content != nil {
+		r.used = content.Subnets()
 		r.instance.content.Store(nil)
 	}
 }
@@ -326,24 +324,45 @@ func (r *Reconciler) HandOver() *Instance {
 	return before
 }
 
-// Retire removes the datapath of another backend or plan than c: that of the instance or, if there is none, of an
-// earlier process whose state file is before.
+// Retire removes what neither the backends of d nor the pools of c have any more: of the instance or, if there is none,
+// of an earlier process whose state file is before. If d follows its backends and some pools overlap, packets keep
+// flowing: its routes and rules outside the present pools are removed once those for the present ones are there. The
+// guard stays if hosts may have had subnets there, to which containers may go on sending.
 func (r *Reconciler) Retire(ctx context.Context, d switchover.Definition, c backend.Config,
 	before state.Network) error {
-	r.retireRules(ctx, r.poolsBefore(before), c.Pools)
-	if old := r.instance; old != nil {
-		if old.definition.Follows(d) && covers(c.Pools, old.config.Pools) {
-			return nil
-		}
+	old, left, pools := r.instance, carriage.Of(before.Carriage), r.poolsBefore(before)
+	if old != nil {
+		left = old.definition
+	}
+	stays := left.Follows(d) && slices.ContainsFunc(pools, func(p netip.Prefix) bool {
+		return slices.ContainsFunc(c.Pools, p.Overlaps)
+	})
+	covered := covers(c.Pools, pools)
+	switch {
+	case r.o.RulePriority == 0: // this host is configured to have none
+		r.retireRules(ctx, slices.Concat(pools, c.Pools))
+	case !stays && !covered:
+		r.retireRules(ctx, pools)
+	}
+	switch {
+	case !stays && old != nil:
 		r.StopResumed()
 		_, err := old.apply(ctx, backend.State{})
 		return err
-	}
-	left := carriage.Of(before.Carriage)
-	if !left.Follows(d) || !covers(c.Pools, before.Pools) {
+	case !stays:
 		return r.removeSaved(ctx, before)
+	case !covered && d.Current.Type != "alloc":
+		if r.o.RulePriority != 0 {
+			if _, err := r.o.Host.PreferMain(ctx, c.Pools, r.o.RulePriority, false); err != nil {
+				return fmt.Errorf("routing rules for the pools of network %s: %w", r.o.Network, err)
+			}
+		}
+		guards := r.used != nil && covers(c.Pools, r.used)
+		if err := r.o.Host.ReplacePools(ctx, pools, c.Pools, guards); err != nil {
+			return fmt.Errorf("routes of the earlier pools of network %s: %w", r.o.Network, err)
+		}
 	}
-	if reflect.DeepEqual(left, d) {
+	if old != nil || reflect.DeepEqual(left, d) {
 		return nil
 	}
 	// What the earlier process carried the network with, and c does not have, is removed once c is in place.

@@ -25,6 +25,15 @@ type View struct {
 // Peers returns the peers of this host.
 func (v *View) Peers() []backend.Peer { return Of(v.Leases, v.Own, v.Seniority) }
 
+// Subnets returns the subnets of this host and of the others.
+func (v *View) Subnets() []netip.Prefix {
+	out := slices.Clone(v.Own.Subnets)
+	for _, l := range v.Leases {
+		out = append(out, l.Subnets...)
+	}
+	return out
+}
+
 // Load returns the view of an earlier process that its files describe: before is what the state file has, and nodeID is
 // this host's. It returns an error if they are incomplete or contradict each other. Load checks them as strictly as
 // records that other hosts write.
