@@ -2,10 +2,15 @@ package agent
 
 import (
 	"context"
+	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"testing"
 
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/network/datapath"
 	"github.com/lenonet/leno/internal/testkit/nstest"
 )
@@ -48,5 +53,44 @@ func TestReadKernelState(t *testing.T) {
 			got.Carrier != tt.want.Carrier || !slices.Equal(got.Addrs, tt.want.Addrs) {
 			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
 		}
+	}
+}
+
+// TestEmptyTLSBlock checks that a store's client speaks TLS because of an empty tls block.
+func TestEmptyTLSBlock(t *testing.T) {
+	t.Setenv("CONSUL_HTTP_SSL", "")
+	for store, block := range map[string]string{
+		"consul": `consul {
+			address = %q
+			tls {}
+		}`,
+		"etcd": `etcd {
+			endpoints = [%q]
+			tls {}
+		}`,
+	} {
+		t.Run(store, func(t *testing.T) {
+			listener, err := net.Listen("tcp", "127.0.0.1:0")
+			must(t, err)
+			defer listener.Close()
+			c, err := config.Parse(fmt.Appendf(nil, block, listener.Addr()), "leno.hcl", config.Options{})
+			must(t, err)
+			store, _, err := OpenRegistry(c, hclog.NewNullLogger(), nil)
+			must(t, err)
+			if end := store.Abilities().Close; end != nil {
+				defer end()
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			go store.Network(ctx, "default")
+			conn, err := listener.Accept()
+			must(t, err)
+			defer conn.Close()
+			const handshake = 22 // the type of the first record of TLS
+			first := make([]byte, 1)
+			if _, err := conn.Read(first); err != nil || first[0] != handshake {
+				t.Errorf("the first byte is %q, %v, want one of TLS", first, err)
+			}
+		})
 	}
 }

@@ -31,6 +31,11 @@ func (l *loader) check() {
 		l.exclude("consul.token", "consul.token_file")
 	}
 	l.checkTLS("consul", &c.Consul.TLS)
+	if block := l.blocks["consul.tls"]; block != nil && !l.refused["consul.address"] {
+		address := []string{c.Consul.ServerAddress()}
+		l.selectTLS(block, StoreConsul, "address", address)
+		c.Consul.Address = address[0]
+	}
 	l.checkEtcd()
 	if k := &c.Kubernetes; k.ConfigMap != "" { // the default of net_conf does not apply
 		l.exclude("kubernetes.net_conf", "kubernetes.config_map")
@@ -127,7 +132,15 @@ func (l *loader) checkEtcd() {
 	}
 	c := &l.cfg.Etcd
 	l.checkTLS("etcd", &c.TLS)
-	l.checkEndpoints(c)
+	switch block := l.blocks["etcd.tls"]; {
+	case l.refused["etcd.endpoints"]:
+	case block != nil:
+		l.selectTLS(block, StoreEtcd, "endpoints", c.Endpoints)
+	default:
+		if err := checkEndpoints(c.Endpoints); err != nil {
+			l.at(l.by["etcd.endpoints"], "%s", err)
+		}
+	}
 	switch {
 	case c.Password != "" && c.PasswordFile != "":
 		l.exclude("etcd.password", "etcd.password_file")
@@ -140,37 +153,35 @@ func (l *loader) checkEtcd() {
 	}
 }
 
-// checkEndpoints requires that all endpoints use TLS or none, because a client has one kind of connection, and that a
-// tls block is used.
-func (l *loader) checkEndpoints(c *Etcd) {
-	if l.refused["etcd.endpoints"] {
-		return
+// checkEndpoints requires that all endpoints use TLS or none, because a client has one kind of connection.
+func checkEndpoints(endpoints []string) error {
+	isSecure := func(endpoint string) bool { return strings.HasPrefix(endpoint, "https://") }
+	for _, endpoint := range endpoints[1:] {
+		if isSecure(endpoint) != isSecure(endpoints[0]) {
+			return fmt.Errorf("%s and %s differ in whether they use TLS: all endpoints must use it, or none",
+				endpoints[0], endpoint)
+		}
 	}
-	a := l.by["etcd.endpoints"]
-	hasTLS := c.TLS != TLS{}
-	first := ""
-	for _, endpoint := range c.Endpoints {
-		scheme, _, ok := strings.Cut(endpoint, "://")
+	return nil
+}
+
+// selectTLS requires that the tls block of a store is used. Because of the block, even an empty one, the addresses of
+// the option without a scheme get https://.
+func (l *loader) selectTLS(block *hcl.Range, store, option string, addresses []string) {
+	for i, address := range addresses {
+		scheme, _, found := strings.Cut(address, "://")
 		switch {
-		case !ok && hasTLS:
-			scheme = "https"
-		case !ok:
-			scheme = "http"
-		}
-		switch {
-		case scheme == "http" && hasTLS && a == nil:
-			l.report(*l.blocks[StoreEtcd], "Invalid etcd block", "It has a tls block, but the default of endpoints is %s, "+
-				"which uses no TLS: set endpoints", endpoint)
-			return
-		case scheme == "http" && hasTLS:
-			l.at(a, "%s uses no TLS, but the etcd block has a tls block: write https:// or remove the tls block", endpoint)
-			return
-		case first != "" && scheme != first:
-			l.at(a, "%s and %s differ in whether they use TLS: all endpoints must use it, or none",
-				c.Endpoints[0], endpoint)
+		case !found:
+			addresses[i] = "https://" + address
+		case scheme != "https":
+			where, summary := *block, "Invalid tls block"
+			if a := l.by[store+"."+option]; a != nil {
+				where, summary = a.Expr.Range(), invalidValue(a)
+			}
+			l.report(where, summary, "%s uses no TLS, but the %s block has a tls block: write https:// in %s or remove the "+
+				"tls block", withoutPassword(address), store, option)
 			return
 		}
-		first = scheme
 	}
 }
 

@@ -47,7 +47,7 @@ type Log struct {
 
 // Consul configures how to reach Consul. Empty fields leave CONSUL_HTTP_* and Consul's own defaults in force.
 type Consul struct {
-	Address                          string
+	Address                          string // with https:// if there is a tls block
 	Token, TokenFile                 string
 	Login                            Login  // gets a token; at most one of Token, TokenFile and Login is set
 	KVPrefix                         string // without leading or trailing slashes
@@ -69,7 +69,7 @@ func (c *Consul) UseToken(token string) { c.Token, c.TokenFile, c.Login = token,
 
 // Etcd configures how to reach etcd and where flannel's records are in it.
 type Etcd struct {
-	Endpoints              []string // without a scheme, one uses TLS if TLS is set; either all of them use TLS or none
+	Endpoints              []string // with https:// if there is a tls block; either all of them use TLS or none
 	Prefix                 string   // begins with a slash and does not end with one
 	Network                string
 	Username               string // "" for no authentication; comes with Password or PasswordFile

@@ -46,10 +46,17 @@ func TestEtcd(t *testing.T) {
 		{"TLS without a scheme", map[string]string{
 			"a.hcl": "etcd {\n endpoints = [\"a:1\", \"https://b:1\"]\n tls { ca_file = \"ca\" }\n}",
 		}, Etcd{
-			Endpoints: []string{"a:1", "https://b:1"},
+			Endpoints: []string{"https://a:1", "https://b:1"},
 			Prefix:    "/coreos.com/network",
 			Network:   "default",
 			TLS:       TLS{CAFile: "ca"},
+		}},
+		{"an empty tls block", map[string]string{
+			"a.hcl": "etcd {\n endpoints = [\"a:1\"]\n}", "b.json": `{"etcd": {"tls": {}}}`,
+		}, Etcd{
+			Endpoints: []string{"https://a:1"},
+			Prefix:    "/coreos.com/network",
+			Network:   "default",
 		}},
 		{"a password", map[string]string{"a.hcl": "etcd {\n username = \"u\"\n password = \" p#q \"\n}"}, Etcd{
 			Endpoints: []string{"http://127.0.0.1:2379"},

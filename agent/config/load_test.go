@@ -152,7 +152,7 @@ func TestMerge(t *testing.T) {
 	want := Defaults()
 	want.NodeName, want.DataDir, want.Log.Level = "a", "/data", "DEBUG"
 	want.Lease.TTL, want.Lease.RenewMargin, want.Lease.OnLost = time.Minute, 40*time.Second, OnLostExit
-	want.Consul.Address, want.Consul.Service = "127.0.0.1:8500", ""
+	want.Consul.Address, want.Consul.Service = "https://127.0.0.1:8500", ""
 	want.Consul.TLS = TLS{CAFile: "ca.pem", ServerName: "consul.example"}
 	want.Networks = []Network{
 		{
@@ -252,7 +252,7 @@ lease { ttl = "3m" }`), "a.hcl", o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Log.Level != "TRACE" || !c.Log.JSON || c.Consul.Address != "10.0.0.1:8500" || c.Consul.TLS.CAFile != "/ca" ||
+	if c.Log.Level != "TRACE" || !c.Log.JSON || c.Consul.Address != "https://10.0.0.1:8500" || c.Consul.TLS.CAFile != "/ca" ||
 		c.NodeName != `a"$\{b` || c.Lease.TTL != time.Minute {
 		t.Errorf("got %+v", c)
 	}

@@ -93,8 +93,9 @@ func (c *Consul) settings() []Setting {
 		[]Setting{
 			{Name: "address", Field: text(&c.Address, "", optional(checkConsulAddress)), Restart: anotherStore,
 				Flag: "`address` of Consul: host:port, http(s)://host:port or unix:///path",
-				Text: "`host:port`, `http(s)://host:port` or `unix:///path`. `\"\"`: from the environment, otherwise " +
-					"127.0.0.1:8500."},
+				Text: "`host:port`, `http(s)://host:port` or `unix:///path`. Without a scheme, the agent uses TLS if there " +
+					"is a `tls` block, even an empty one, or if `CONSUL_HTTP_SSL` is `true`. `\"\"`: from the environment, " +
+					"otherwise 127.0.0.1:8500."},
 			{Name: "token", Field: text(&c.Token, "", checkToken), Secret: true,
 				Text: "The ACL token, or the file that contains it, but not both. The agent reads the file again on " +
 					"reload and when Consul rejects the token."},
@@ -123,9 +124,12 @@ func (c *Consul) settings() []Setting {
 				Text: "Names and values that Consul shows in the description of the token, such as `{ host = " +
 					"\"host-a\" }`."},
 		}),
-		block("tls", "", c.TLS.settings("Consul")),
+		optionalBlock("tls", tlsText, c.TLS.settings("Consul")),
 	)
 }
+
+// tlsText describes the tls block of a store.
+const tlsText = "Uses TLS for connections to the store."
 
 // settings returns the settings of connections to a server.
 func (t *TLS) settings(server string) []Setting {
@@ -145,7 +149,7 @@ func (e *Etcd) settings(checkNetwork func(string) error) []Setting {
 		[]Setting{
 			{Name: "endpoints", Field: endpoints(&e.Endpoints, "http://127.0.0.1:2379"), Restart: anotherStore,
 				Text: "The etcd servers, each as `host:port` or `http(s)://host:port`. Without a scheme, the agent " +
-					"uses TLS if there is a `tls` block. All servers use TLS, or none of them."},
+					"uses TLS if there is a `tls` block, even an empty one. All servers use TLS, or none of them."},
 			{Name: "prefix", Field: text(&e.Prefix, "/coreos.com/network", checkEtcdPrefix), Restart: anotherStore,
 				Text: "The prefix of flannel's keys, the same as `-etcd-prefix` of flanneld. It begins with a slash, " +
 					"with single slashes between names, and does not end with one."},
@@ -158,7 +162,7 @@ func (e *Etcd) settings(checkNetwork func(string) error) []Setting {
 					"the file again on reload."},
 			{Name: "password_file", Field: text(&e.PasswordFile, "")},
 		},
-		block("tls", "", e.TLS.settings("etcd")),
+		optionalBlock("tls", tlsText, e.TLS.settings("etcd")),
 	)
 }
 

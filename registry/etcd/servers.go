@@ -115,7 +115,7 @@ func (s *servers) client(ctx context.Context) (*clientv3.Client, error) {
 
 // secure reports whether connections use TLS.
 func (c Config) secure() bool {
-	return c.TLS != TLS{} || slices.ContainsFunc(c.Endpoints, func(endpoint string) bool {
+	return slices.ContainsFunc(c.Endpoints, func(endpoint string) bool {
 		return strings.HasPrefix(endpoint, "https://")
 	})
 }

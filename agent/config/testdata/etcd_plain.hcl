@@ -1,9 +1,7 @@
 etcd {
   endpoints = ["http://a:2379"]
   username  = "leno"
-  tls {
-    ca_file = "x"
-  }
+  tls {}
 }
 lease {
   hold = "1m"

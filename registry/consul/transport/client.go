@@ -42,7 +42,7 @@ const (
 // variables, then from Consul's own defaults.
 type Config struct {
 	// Address is host:port, http://host:port, https://host:port or unix:///path. Without a scheme, HTTPS is used when
-	// TLS is set or CONSUL_HTTP_SSL is true, and HTTP otherwise.
+	// CONSUL_HTTP_SSL is true, and HTTP otherwise.
 	Address string
 
 	// Credentials tell the ACL token. A token file is read on the first call, by Token.PrepareToken, and when Consul
@@ -52,7 +52,7 @@ type Config struct {
 	Datacenter string
 	Namespace  string
 	Partition  string
-	TLS        TLS
+	TLS        TLS // for https
 
 	Logger hclog.Logger // default: none
 
@@ -132,9 +132,6 @@ func New(c Config) (*Client, error) {
 	conf.Datacenter = cmp.Or(c.Datacenter, conf.Datacenter)
 	conf.Namespace = cmp.Or(c.Namespace, conf.Namespace)
 	conf.Partition = cmp.Or(c.Partition, conf.Partition)
-	if c.TLS != (TLS{}) {
-		conf.Scheme = "https"
-	}
 	client := &Client{
 		Token:    token,
 		Host:     conf.Address,

@@ -36,7 +36,6 @@ func TestConnection(t *testing.T) {
 		{name: "https with a path", conf: Config{Address: "https://c/consul/"}, want: want{"https", "c", "/consul", "c", "", ""}},
 		{name: "unix", conf: Config{Address: "unix:///run/consul.sock"}, want: want{"http", "localhost", "", "", "", ""}},
 		{name: "unknown scheme", conf: Config{Address: "ftp://c"}, fail: `unknown scheme "ftp"`},
-		{name: "tls means https", conf: Config{Address: "c:8501", TLS: TLS{ServerName: "server.dc1.consul"}}, want: want{"https", "c:8501", "", "c:8501", "", ""}},
 		{name: "key pair that is none", conf: Config{TLS: TLS{CertFile: "client_test.go", KeyFile: "client.go"}}, fail: "certificate client_test.go with key client.go"},
 		{name: "tls file missing", conf: Config{TLS: TLS{CAFile: "/nowhere/ca.pem"}}, fail: "/nowhere/ca.pem"},
 		{name: "certificate without key", conf: Config{TLS: TLS{CertFile: "c.pem"}}, fail: "client key"},
