@@ -22,8 +22,8 @@ func TestConsulTLS(t *testing.T) {
 		"http":                             {src: "address = \"http://c:1\"\ntls {}", err: `a.hcl:2: Invalid value for "address": ` + unused("http://c:1")},
 		"http with an option":              {src: "address = \"http://c:1\"\ntls { server_name = \"n\" }", err: `a.hcl:2: Invalid value for "address": ` + unused("http://c:1")},
 		"unix":                             {src: "address = \"unix:///c\"\ntls {}", err: `a.hcl:2: Invalid value for "address": ` + unused("unix:///c")},
-		"http of it, and an empty address": {src: "address = \"\"\ntls {}", env: "http://u:secret@e:2", err: `a.hcl:2: Invalid value for "address": ` + unused("http://…@e:2")},
-		"http of the environment":          {src: "tls {}", env: "http://u:secret@e:2", err: "a.hcl:2: Invalid tls block: " + unused("http://…@e:2")},
+		"http of it, and an empty address": {src: "address = \"\"\ntls {}", env: "http://u:secret@e:2", err: `a.hcl:2: Invalid value for "address": ` + unused("http://(secret)@e:2")},
+		"http of the environment":          {src: "tls {}", env: "http://u:secret@e:2", err: "a.hcl:2: Invalid tls block: " + unused("http://(secret)@e:2")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("CONSUL_HTTP_ADDR", tt.env)

@@ -58,9 +58,9 @@ func withoutPassword(address string) string {
 	}
 	scheme, _, found := strings.Cut(address, "://")
 	if !found || len(scheme) > at {
-		return "…" + address[at:]
+		return "(secret)" + address[at:]
 	}
-	return scheme + "://…" + address[at:]
+	return scheme + "://(secret)" + address[at:]
 }
 
 // asErrors orders the diagnostics by file, in reading order, and line. It returns nil when there is no error.

@@ -129,7 +129,7 @@ func FuzzParse(f *testing.F) {
 
 // TestErrorsShowNoSecrets checks that source lines are shown without the secrets in them.
 func TestErrorsShowNoSecrets(t *testing.T) {
-	const secret = "6d2f9ad8-31f5-4d4f-8b6c-4b1c6a2d7f11"
+	const secret, hidden = "6d2f9ad8-31f5-4d4f-8b6c-4b1c6a2d7f11", "defsecretdef"
 	for name, src := range map[string]string{
 		"a heredoc":           "consul {\n  token = <<EOF\n" + secret + "\n}\n",
 		"another name":        "consul { tokens = \"" + secret + "\" }",
@@ -152,6 +152,14 @@ func TestErrorsShowNoSecrets(t *testing.T) {
 		"out of place":        "token = \"" + secret + "\"\n",
 		"password":            "consul {\n  address = \"http://admin:" + secret + "@consul:8500\"\n}\n",
 		"password, no scheme": "consul {\n  address = \"admin:" + secret + "@consul:8500\"\n}\n",
+		"a token's file":      "consul {\n  token_file = \"" + secret + "\"\n}\n",
+		"a hash":              "token = \"abc#x" + hidden + "\"\n",
+		"one line":            "consul {\n  kv_prefix = \"" + hidden + "\" token = \"" + hidden + "\"\n}\n",
+		"a user":              "consul {\n  address = \"http://" + hidden + "@x:8500\"\n}\n",
+		"statsd":              "telemetry {\n  statsd_address = \"u:" + hidden + "@h:1x\"\n}\n",
+		"statsd, slash":       "telemetry {\n  statsd_address = \"u:" + hidden + "/x@h:1\"\n}\n",
+		"public_ip":           "underlay {\n  public_ip = \"u:" + hidden + "@h\"\n}\n",
+		"keys":                "network \"n\" {\n  backend \"vxlan\" {\n    psk = \"" + hidden + "\"\n    private_key = \"" + hidden + "\"\n  }\n}\n",
 		"password, bad port":  "consul {\n  address = \"https://admin:" + secret + "@consul:x\"\n}\n",
 	} {
 		for _, file := range []string{"leno.hcl", "leno.json"} {
@@ -159,14 +167,14 @@ func TestErrorsShowNoSecrets(t *testing.T) {
 			if file == "leno.json" {
 				text = strings.NewReplacer("consul {", `{"consul":{`, "  token =", `"token":`, "address =", `"address":`, "token_file =", `,"token_file":`).Replace(src)
 			}
-			_, err := Parse([]byte(text), file, Options{})
+			_, err := Parse([]byte(text), file, registryOptions())
 			var all *Errors
 			if !errors.As(err, &all) {
 				t.Errorf("%s, %s: %v", name, file, err)
 				continue
 			}
 			for _, got := range []string{all.Error(), all.Render(0, false), all.Render(80, true)} {
-				if strings.Contains(got, secret) {
+				if strings.Contains(got, secret) || strings.Contains(got, hidden) {
 					t.Errorf("%s, %s:\n%s", name, file, got)
 				}
 			}

@@ -12,10 +12,14 @@ import (
 // Errors show source lines, and a token may be in any of them: under a misspelt name, without quotes, in another
 // option's place. So from the blocks of the stores only text is shown that is plainly no token.
 
+// secretNames is a pattern of what names of secrets contain.
+const secretNames = `token|secret|passw|private|psk`
+
 var (
-	// secretText matches a token by its name, quoted or not, and a password in an address.
-	secretText = regexp.MustCompile(`(?mi)(?:(?:token|secret|password)\w*"?[ \t]*[=:][ \t]*)([^\r\n#]+)` +
-		`|["/]([^/@\s"]*:[^/@\s"]*)@`)
+	// secretText matches the value of an option with the name of a secret, quoted or not, to the end of the line, and the
+	// user in an address.
+	secretText = regexp.MustCompile(`(?mi)(?:(?:` + secretNames + `)\w*"?[ \t]*[=:][ \t]*)([^\r\n]+)` +
+		`|(?:"|//)(?:\w+://)?([^"\r\n]*)@`)
 	// pathText matches the path in an option such as token_file, which is no secret.
 	pathText = regexp.MustCompile(`\w_file"?[ \t]*[=:][ \t]*"(\.{0,2}/[^"\r\n]*)"`)
 	// uuid matches the form of Consul's tokens.
@@ -28,10 +32,11 @@ var (
 	}) + `)\b|network[ \t]+"?\w|"network"[ \t]*:[ \t]*[\[{])`)
 	// storeLabel matches how a rendered error names a store's block with labels, which it must not have.
 	storeLabel = regexp.MustCompile(`(?m)(, in (?:consul|etcd|kubernetes) )".*"`)
-	// harmless matches a line of that block that sets an option which is no secret. The keys of a map may be secrets.
+	// harmless matches a line of that block that sets one option, which is no secret, and nothing else. The keys of a map
+	// may be secrets.
 	harmless = regexp.MustCompile(`^[ \t]*"?(?:` + namesOf(func(s Setting) bool {
 		return isOfStore(s) && !s.IsBlock() && !s.Secret && s.Kind != kindMap
-	}) + `)"?[ \t]*[=:]`)
+	}) + `)"?[ \t]*[=:][ \t]*(?:"[^"\r\n]*"?|\[[^]={}\r\n]*\]?|[^\s"=:,#]*)[ \t,}]*(?:#.*|//.*)?\r?\n?$`)
 	// word matches a string or unquoted text.
 	word = regexp.MustCompile(`"[^"\r\n]*|[^\s"{}=:,\[\]()]+`)
 	// keyword matches HCL's messages about unquoted JSON and about a %{ in a string, with the text.
@@ -107,7 +112,7 @@ func quiet(diags hcl.Diagnostics) hcl.Diagnostics {
 	for i, d := range diags {
 		copied := *d
 		for _, text := range []*string{&copied.Summary, &copied.Detail} {
-			*text = uuid.ReplaceAllString(*text, "(a secret)")
+			*text = uuid.ReplaceAllString(withoutSecrets(*text), "(a secret)")
 			*text = keyword.ReplaceAllString(*text, "this is not a valid ${1} keyword")
 		}
 		out[i] = &copied
@@ -119,13 +124,16 @@ func quiet(diags hcl.Diagnostics) hcl.Diagnostics {
 // options.
 var (
 	urlUser      = regexp.MustCompile(`://[^/@\s"]*@`)
-	urlParameter = regexp.MustCompile(`(?i)([?&;][^=&\s"]*(?:token|secret|password|key)[^=&\s"]*=)[^&\s"]+`)
-	member       = regexp.MustCompile(`(?i)("[^"]*(?:token|secret|password|private|psk)[^"]*"\s*:\s*)"(?:[^"\\]|\\.)*"`)
+	user         = regexp.MustCompile(`"[^"\s/:]*:[^"\s/][^"\r\n]*@`) // of an address without a scheme
+	urlParameter = regexp.MustCompile(`(?i)([?&;][^=&\s"]*(?:key|` + secretNames + `)[^=&\s"]*=)[^&\s"]+`)
+	member       = regexp.MustCompile(`(?i)("[^"]*(?:` + secretNames + `)[^"]*"\s*:\s*)"(?:[^"\\]|\\.)*"`)
 	memberPath   = regexp.MustCompile(`^"\w+_file"\s*:\s*"/`) // the path of a file that contains a secret
 )
 
+// withoutSecrets replaces these in a text for people.
 func withoutSecrets(text string) string {
 	text = urlUser.ReplaceAllString(text, "://(secret)@")
+	text = user.ReplaceAllString(text, `"(secret)@`)
 	text = urlParameter.ReplaceAllString(text, "${1}(secret)")
 	return member.ReplaceAllStringFunc(text, func(found string) string {
 		if memberPath.MatchString(found) {

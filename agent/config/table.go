@@ -99,7 +99,7 @@ func (c *Consul) settings() []Setting {
 			{Name: "token", Field: text(&c.Token, "", checkToken), Secret: true,
 				Text: "The ACL token, or the file that contains it, but not both. The agent reads the file again on " +
 					"reload and when Consul rejects the token."},
-			{Name: "token_file", Field: text(&c.TokenFile, ""), Flag: "`file` to read Consul's ACL token from"},
+			{Name: "token_file", Field: text(&c.TokenFile, "", checkTokenFile), Flag: "`file` to read Consul's ACL token from"},
 			{Name: "kv_prefix", Field: text(&c.KVPrefix, "leno", checkKVPrefix), Restart: anotherStore,
 				Text: "The prefix of all keys, which must be the same on all hosts of a network. Lower-case letters, " +
 					"digits, `.`, `_` and `-`, with single slashes between names and no slash at its ends; no name " +

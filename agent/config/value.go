@@ -243,6 +243,14 @@ func checkBearerTokenFile(s string) error {
 	return nil
 }
 
+// checkTokenFile refuses a token, because the path is shown to people.
+func checkTokenFile(s string) error {
+	if s = strings.TrimSpace(s); s != "" && uuid.FindString(s) == s {
+		return errors.New("this is a token: write it to a file, and the path of the file here")
+	}
+	return nil
+}
+
 // checkEndpoint accepts the address of one server of etcd.
 func checkEndpoint(s string) error {
 	if shown := withoutPassword(s); shown != s {
