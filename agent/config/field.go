@@ -132,18 +132,20 @@ func textMap(to *map[string]string) *Field {
 // ports is a map from ports to ports. No two may lead to the same one.
 func ports(to *map[uint16]uint16) *Field {
 	return newField("map of ports", to, nil, cty.Map(cty.Number), func(m map[string]int) (map[uint16]uint16, error) {
-		ports, taken := make(map[uint16]uint16, len(m)), map[int]string{}
+		ports, taken, names := make(map[uint16]uint16, len(m)), map[int]string{}, map[uint64]string{}
 		for _, from := range slices.Sorted(maps.Keys(m)) {
 			port, err := strconv.ParseUint(from, 10, 16)
 			switch to := m[from]; {
 			case err != nil || port == 0:
 				return nil, fmt.Errorf("%q is not a port from 1 to 65535", from)
+			case names[port] != "":
+				return nil, fmt.Errorf("%q and %q are the same port", names[port], from)
 			case to < 1 || to > 1<<16-1:
 				return nil, fmt.Errorf("%d is not a port from 1 to 65535", to)
 			case taken[to] != "":
 				return nil, fmt.Errorf("%d cannot lead to both %s and %s", to, taken[to], from)
 			default:
-				ports[uint16(port)], taken[to] = uint16(to), from
+				ports[uint16(port)], taken[to], names[port] = uint16(to), from, from
 			}
 		}
 		return ports, nil

@@ -362,6 +362,39 @@ func TestLoadMissing(t *testing.T) {
 	}
 }
 
+// TestNullBlocks checks that a null in JSON is no block.
+func TestNullBlocks(t *testing.T) {
+	for src, want := range map[string]string{
+		`{"network": {"a": null}}`:                         "network",
+		`{"network": [{"a": {}}, {"b": null}]}`:            "network",
+		`{"network": {"a": {"ipv4": null}}}`:               "ipv4",
+		`{"network": {"a": {"backend": {"alloc": null}}}}`: "backend",
+		`{"consul": {"tls": null}}`:                        "tls",
+		`{"etcd": null}`:                                   "etcd",
+		`{"lease": null}`:                                  "lease",
+	} {
+		_, err := Parse([]byte(src), "a.json", registryOptions())
+		if want := "a.json:1: Null block: The " + want + " block is null: remove it, or write {}."; err == nil || err.Error() != want {
+			t.Errorf("%s:\ngot  %v\nwant %s", src, err, want)
+		}
+	}
+	const src = `{"//": null, "log_level": null, "network": {"//": null, "a": {"backend": {"alloc": {"x": null}}, "ipv4": {"prefix": "10.1.0.0/16"}}}}`
+	if _, err := Parse([]byte(src), "a.json", registryOptions()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestDuplicatePorts checks that a port has one entry in public_ports, however it is written.
+func TestDuplicatePorts(t *testing.T) {
+	_, err := Parse([]byte(`underlay {
+  public_ip    = "192.0.2.1"
+  public_ports = { "08472" = 1, 8472 = 2 }
+}`), "a.hcl", registryOptions())
+	if want := `a.hcl:3: Invalid value for "public_ports": "08472" and "8472" are the same port.`; err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+}
+
 // TestJSONByContent: a name without an extension of its own, such as that of standard input, says nothing about the syntax.
 func TestJSONByContent(t *testing.T) {
 	const src = "\n {\"log_level\": \"DEBUG\"}"

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/hashicorp/hcl/v2"
+	"github.com/zclconf/go-cty/cty"
 )
 
 // labels are those of the blocks that have one.
@@ -32,6 +33,9 @@ func (l *loader) options(body hcl.Body, path string, settings []Setting) (blocks
 	}
 	content, diags := body.Content(&schema)
 	l.diags = append(l.diags, diags...)
+	if !diags.HasErrors() {
+		l.diags = append(l.diags, nullBlocks(body, schema.Blocks)...)
+	}
 	for _, a := range schema.Attributes {
 		if given := content.Attributes[a.Name]; given != nil {
 			l.option(direct[a.Name], given)
@@ -48,6 +52,38 @@ func (l *loader) options(body hcl.Body, path string, settings []Setting) (blocks
 		}
 	}
 	return blocks, len(content.Attributes)+len(content.Blocks) > 0
+}
+
+// nullBlocks returns errors about blocks that are null in JSON, which the parser takes for no block.
+func nullBlocks(body hcl.Body, blocks []hcl.BlockHeaderSchema) (out hcl.Diagnostics) {
+	var find func(e hcl.Expression, name string, labels int)
+	find = func(e hcl.Expression, name string, labels int) {
+		if v, diags := e.Value(nil); !diags.HasErrors() && v.IsNull() {
+			out = append(out, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: "Null block", Subject: e.Range().Ptr(),
+				Detail: fmt.Sprintf("The %s block is null: remove it, or write {}.", name)})
+			return
+		}
+		elements, _ := hcl.ExprList(e)
+		for _, element := range elements {
+			find(element, name, labels)
+		}
+		if labels == 0 {
+			return
+		}
+		pairs, _ := hcl.ExprMap(e)
+		for _, pair := range pairs {
+			if key, _ := pair.Key.Value(nil); !key.RawEquals(cty.StringVal("//")) { // not a comment
+				find(pair.Value, name, labels-1)
+			}
+		}
+	}
+	for _, b := range blocks {
+		content, _, _ := body.PartialContent(&hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: b.Type}}})
+		if a := content.Attributes[b.Type]; a != nil {
+			find(a.Expr, b.Type, len(b.LabelNames))
+		}
+	}
+	return out
 }
 
 // block reads a block that is not that of a network, and those in it. A block of another store than Consul makes that

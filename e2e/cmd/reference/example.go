@@ -15,7 +15,7 @@ const exampleIntro = "leno agent configuration: every option, its meaning and it
 	"Only a network is required: a minimal file is a block \"network\" with its prefix. All values here are the " +
 	"defaults, except in the blocks network and login. Blocks in comments are optional. Check a file with " +
 	"`leno validate FILE`, and format it with `leno fmt FILE`. The agent reads any number of files and directories " +
-	"(-config-file, -config-dir). If an option is set more than once, the last value wins. A network must be defined in " +
+	"(-config-file, -config-dir). If several files set an option, the last one wins. A network must be defined in " +
 	"one place only. Durations have a unit: \"90s\", \"2m\", \"1h30m\"."
 
 // exampleConfig returns config.hcl.example.

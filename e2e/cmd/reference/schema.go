@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/lenonet/leno/agent"
 )
@@ -67,7 +69,7 @@ func (s *source) blockSchema(path string) object {
 func optionSchema(o setting) object {
 	out := kindSchema(o.Kind)
 	if o.Name == "log_level" {
-		out["enum"] = append(slices.Clone(o.Choices), strings.Fields(strings.ToLower(strings.Join(o.Choices, " ")))...)
+		out["anyOf"] = []any{object{"enum": o.Choices}, object{"pattern": inAnyCase(o.Choices)}}
 	} else if o.Choices != nil {
 		out["enum"] = o.Choices
 	}
@@ -88,6 +90,19 @@ func optionSchema(o setting) object {
 		out["default"] = value
 	}
 	return out
+}
+
+// inAnyCase returns a pattern that matches the words in upper and lower case.
+func inAnyCase(words []string) string {
+	pattern := ""
+	for _, letter := range strings.Join(words, "|") {
+		if letter != '|' {
+			pattern += fmt.Sprintf("[%c%c]", letter, unicode.ToLower(letter))
+		} else {
+			pattern += "|"
+		}
+	}
+	return "^(" + pattern + ")$"
 }
 
 // kindSchema returns the schema of values of a kind.
@@ -126,11 +141,25 @@ func networksSchema(network object) object {
 	}
 }
 
+// backendChoices returns the values of a backend's option, which the error about another value lists; nil if they are
+// no fixed set.
+func backendChoices(normalize func(json.RawMessage) (json.RawMessage, error), option string) (choices []string) {
+	_, err := normalize(json.RawMessage(fmt.Sprintf(`{%q: "no such value"}`, option)))
+	if err == nil {
+		return nil
+	}
+	list := regexp.MustCompile(`must be (("\w*"(, | or )?)+)`).FindString(err.Error())
+	for _, quoted := range regexp.MustCompile(`"(\w*)"`).FindAllStringSubmatch(list, -1) {
+		choices = append(choices, quoted[1])
+	}
+	return choices
+}
+
 // backendSchema returns the schema of a backend block: an object with the type as its only member.
 func (s *source) backendSchema() (object, error) {
 	types := object{}
 	for name, kind := range agent.Backends() {
-		properties := object{}
+		properties := object{"//": object{"description": "A comment."}}
 		for _, o := range backendOptions(kind.Normalize) {
 			var value any
 			if err := json.Unmarshal([]byte(o.standard), &value); err != nil {
@@ -142,6 +171,9 @@ func (s *source) backendSchema() (object, error) {
 				return nil, fmt.Errorf("backend %s: option %s is %v", name, o.name, value)
 			}
 			property := object{"type": of, "default": value}
+			if choices := backendChoices(kind.Normalize, o.name); of == "string" && choices != nil {
+				property["enum"] = choices
+			}
 			if text := s.backendTexts[name][o.name]; text != "" {
 				property["description"] = text
 			}

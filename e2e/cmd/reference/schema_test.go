@@ -134,6 +134,8 @@ func TestSchemaAgreesWithLoader(t *testing.T) {
 		"nothing":         `{}`,
 		"a comment":       `{"//": "ours", "consul": {"//": "local"}}`,
 		"a level":         `{"log_level": "debug"}`,
+		"another case":    `{"log_level": "Info"}`,
+		"a comment on it": `{"network": {"a": {"ipv4": {"prefix": "10.1.0.0/16"}, "backend": {"vxlan": {"//": "ours", "checksum_offload": "on"}}}}}`,
 		"durations":       `{"lease": {"ttl": "1h30m", "hold": "50.5h"}, "telemetry": {"prometheus_retention": "0"}}`,
 		"a joined one":    `{"network": {"blue": {"ip_masq": true}}}`,
 		"a list":          `{"network": [{"a": {"ipv4": {"prefix": "10.1.0.0/16"}}}, {"b": {}}]}`,
@@ -150,6 +152,7 @@ func TestSchemaAgreesWithLoader(t *testing.T) {
 		"another value":                `{"lease": {"on_lost": "panic"}}`,
 		"another firewall":             `{"firewall": {"type": "pf"}}`,
 		"another level":                `{"log_level": "VERBOSE"}`,
+		"a null network":               `{"network": {"a": null}}`,
 		"a negative number":            `{"log_rotate_bytes": -1}`,
 		"half a file":                  `{"log_rotate_max_files": 1.5}`,
 		"a list as text":               `{"node_name": ["a"]}`,
@@ -186,5 +189,13 @@ func TestSchemaAgreesWithLoader(t *testing.T) {
 		if err := validate(t, schema, []byte(text)); err == nil {
 			t.Errorf("the schema accepts %s", text)
 		}
+	}
+}
+
+// TestSchemaOfBackends checks that an option of a backend has its fixed choices.
+func TestSchemaOfBackends(t *testing.T) {
+	const src = `{"network": {"a": {"ipv4": {"prefix": "10.1.0.0/16"}, "backend": {"vxlan": {"checksum_offload": "x"}}}}}`
+	if validate(t, compile(t), []byte(src)) == nil {
+		t.Error("the schema accepts another value of checksum_offload")
 	}
 }
