@@ -75,7 +75,7 @@ func (r *Registration) Run(ctx context.Context) {
 	backoff := r.Outage.NewLoop()
 	_, _, setBack := r.SetBack.Get()
 	returned := r.Outage.Returned()
-	epoch := ""
+	epoch, denied := "", false // denied: the log says so
 	for {
 		select {
 		case <-setBack:
@@ -89,8 +89,17 @@ func (r *Registration) Run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if err != nil {
+		switch {
+		case err == nil:
+			denied = false
+		case errors.Is(err, registry.ErrDenied) && !denied:
+			denied = true
+			r.Log.Warn("service cannot be registered: the token lacks a right", "right",
+				"service:write on "+r.Describe().Service, "error", err)
+		default:
 			r.Log.Debug("service could not be registered, trying again", "error", err)
+		}
+		if err != nil {
 			if backoff.Wait(ctx, err, nil) != nil {
 				return
 			}

@@ -1,12 +1,14 @@
 package catalog
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -331,6 +333,26 @@ func TestNotPolled(t *testing.T) {
 			if err != nil {
 				t.Errorf("counted: %v", err)
 			}
+		}
+	})
+}
+
+// TestDenied checks that a missing right is logged once, with its name, until the service is registered.
+func TestDenied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost()
+		var out bytes.Buffer
+		h.Log = hclog.New(&hclog.LoggerOptions{Output: &out, Level: hclog.Info})
+		h.catalog.err = fmt.Errorf("%w: Permission denied", registry.ErrDenied)
+		h.run(t, func(after func(time.Duration) (registry.Service, registry.Verdict)) {
+			after(10 * refreshInterval)
+			if h.catalog.writes < 2 {
+				t.Errorf("%d attempts", h.catalog.writes)
+			}
+		})
+		const want = "service cannot be registered: the token lacks a right"
+		if text := out.String(); strings.Count(text, want) != 1 || !strings.Contains(text, `right="service:write on leno"`) {
+			t.Errorf("logged:\n%s", text)
 		}
 	})
 }
