@@ -17,7 +17,7 @@ type Use string
 
 // The uses.
 const (
-	Definition   Use = "reading its definition"
+	Definition   Use = "reading or creating its definition"
 	Claim        Use = "claiming a lease"
 	Session      Use = "renewing the lease"
 	Leases       Use = "reading the leases"
