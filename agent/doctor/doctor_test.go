@@ -306,7 +306,7 @@ func TestJudge(t *testing.T) {
 		}, "fault overlap", "where host-b has its subnet"},
 		{"a route that refuses packets to a peer", func(_ *Facts, n *Network) {
 			n.Routes = []Route{{Dst: netip.MustParsePrefix("10.5.2.0/25"), Refuses: "blackhole"}}
-			n.Peers[0].Detour = &kernel.Detour{Node: "host-b", Dst: netip.MustParseAddr("10.5.2.0"), Table: 254, Route: "blackhole 10.5.2.0/25"}
+			n.Peers[0].Detour = &kernel.Detour{Node: "host-b", Dst: netip.MustParseAddr("10.5.2.0"), Table: 254, Route: &kernel.RejectingRoute{Type: "blackhole", Dst: netip.MustParsePrefix("10.5.2.0/25")}}
 			silence(n, true, "", "")
 			n.Peers[0].Probe.Ways[0].Errors = []api.ProbeError{{Reason: "invalid argument", Count: 3}}
 		}, "fault overlap", "the route blackhole 10.5.2.0/25, which refuses packets, lies in the pool 10.5.0.0/16, where host-b has its subnet remove the route if nothing needs it (`ip route del blackhole 10.5.2.0/25`)"},

@@ -23,7 +23,7 @@ type Overlay struct {
 	underlay backend.Underlay // of the last state
 	last     Wanted           // what the kernel has had since; empty if that is not known
 
-	announced kernel.Announcement // the last one
+	announced announcement // the last one
 }
 
 // Open opens the sockets, unless they are open.
@@ -94,8 +94,8 @@ func (o *Overlay) announce(u backend.Underlay) {
 	if !ok {
 		return
 	}
-	now, ok := kernel.NewAnnouncement(o.Handle, u.Index, own)
-	if ok && now != o.announced && now.Send(u.Interface) == nil {
+	now, ok := newAnnouncement(u.Index, own)
+	if ok && now != o.announced && now.send(u.Interface) == nil {
 		o.announced = now
 	}
 }
