@@ -1,13 +1,18 @@
 package network
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
+	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/registry"
 )
 
 // HostClaims records the addresses and ports that each of this host's networks uses. Two networks that overlap would
@@ -50,9 +55,63 @@ func (p *HostClaims) take(network string, mine hostClaim) error {
 	return nil
 }
 
+// others returns the pools that the other networks use.
+func (p *HostClaims) others(network string) (pools []netip.Prefix) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name, theirs := range p.claims {
+		if name != network {
+			pools = append(pools, theirs.pools...)
+		}
+	}
+	return pools
+}
+
+// subtract returns the parts of a prefix that lie in none of the others.
+func subtract(p netip.Prefix, others []netip.Prefix) []netip.Prefix {
+	i := slices.IndexFunc(others, p.Overlaps)
+	switch {
+	case i < 0:
+		return []netip.Prefix{p}
+	case others[i].Bits() <= p.Bits():
+		return nil
+	}
+	bytes := p.Addr().AsSlice()
+	bytes[p.Bits()/8] |= 0x80 >> (p.Bits() % 8)
+	upper, _ := netip.AddrFromSlice(bytes)
+	return append(subtract(netip.PrefixFrom(p.Addr(), p.Bits()+1), others),
+		subtract(netip.PrefixFrom(upper, p.Bits()+1), others)...)
+}
+
 // release removes a network's claim.
 func (p *HostClaims) release(network string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.claims, network)
+}
+
+// overlapPatience is how long a conflict with another network of this host may last before the subnet is withdrawn: the
+// other network may be about to leave what this one needs.
+const overlapPatience = time.Second
+
+// awaitClaims blocks until no other network of this host uses what n needs. While a subnet is in use, it only waits for
+// overlapPatience, and then returns a *lease.WithdrawnError. Otherwise the network claims nothing while it waits, so
+// that two networks that exchange their pools do not wait for each other.
+func (r *Runner) awaitClaims(ctx context.Context, n registry.Network, mine hostClaim) error {
+	backoff, began := retry.NewBackoff(), time.Now()
+	for {
+		conflict := r.deps.Claims.take(n.Name, mine)
+		switch {
+		case conflict == nil:
+			return nil
+		case !r.previous.IsValid() || r.withdrawn.isActive():
+			r.deps.Claims.release(n.Name)
+		case time.Since(began) > overlapPatience:
+			return r.lease.Withdraw(r.previous, fmt.Sprintf("%s cannot be used: %v", r.previous, conflict), "")
+		}
+		r.report.Wait(health.Network, conflict.Error())
+		if err := backoff.Wait(ctx); err != nil {
+			return err
+		}
+	}
 }

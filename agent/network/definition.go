@@ -15,7 +15,6 @@ import (
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/peers"
 	"github.com/lenonet/leno/agent/network/report"
-	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
@@ -28,9 +27,6 @@ import (
 // A network ends only when an operator deletes it, which leaves a registry.Deletion in the store. A definition that is
 // missing without one was lost: the hosts that use it, or remember it, keep it in force and restore it. A host that
 // remembers it from another location of a store, after a change of its configuration, only waits.
-
-// callTimeout bounds one short request to the store.
-const callTimeout = retry.CallTimeout
 
 // Reasons for the end of a runner's round.
 var (
@@ -456,6 +452,10 @@ func (d *definitionKeeper) compare(ctx context.Context, n *registry.Network) (be
 		return verdict, err
 	}
 	isChanged := len(definition.Differences(now, *n)) > 0
+	if _, err := carriage.Of(now.Carriage()).Normalize(d.deps.Datapaths.Backends); err != nil && d.now().followed {
+		d.ignore(fmt.Sprintf("the definition in the store cannot be used, the one before stays in force: %v", err))
+		return belief.Unreadable, nil
+	}
 	if isChanged {
 		d.report.Log().Info("network definition changed")
 		d.report.Event(api.EventNetwork, api.Info, "the network's definition changed", map[string]string{"change": "changed"})

@@ -18,6 +18,9 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
+// callTimeout bounds one short request to the store.
+const callTimeout = retry.CallTimeout
+
 // Deps are what all networks of an agent share.
 type Deps struct {
 	Log       hclog.Logger

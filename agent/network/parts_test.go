@@ -103,8 +103,8 @@ func TestChangeWithinARound(t *testing.T) {
 	}
 }
 
-// TestChangeToATakenPort: a definition that needs a port of another network of this host stays without effect until it
-// names another port, and packets keep flowing.
+// TestChangeToATakenPort: a definition that needs a port of another network of this host for a moment stays without
+// effect until it names another port, and packets keep flowing.
 func TestChangeToATakenPort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newMember(t, memory.New(), "a")

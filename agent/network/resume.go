@@ -164,7 +164,7 @@ func (r *Runner) startResumed(ctx context.Context, found peers.View, packetsWait
 // flows reports whether packets flow, because a lease is held or an earlier process left a datapath.
 func (r *Runner) flows() bool {
 	_, held, _ := r.lease.Lease().Get()
-	return held || r.resumed.get() != nil
+	return (held || r.resumed.get() != nil) && !r.withdrawn.isActive()
 }
 
 // Carries returns the lease that this host's containers use: the held one, or the one that an earlier process left.

@@ -21,7 +21,6 @@ import (
 	"github.com/lenonet/leno/agent/network/lease"
 	"github.com/lenonet/leno/agent/network/peers"
 	"github.com/lenonet/leno/agent/network/report"
-	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/agent/watch"
 	"github.com/lenonet/leno/api"
@@ -222,7 +221,7 @@ func (r *Runner) rounds(ctx context.Context) error {
 	for {
 		err := r.round(ctx)
 		var lost *lease.LostError
-		var superseded *lease.SupersededError
+		var withdrawn *lease.WithdrawnError
 		switch {
 		case errors.Is(err, lease.ErrReleased):
 			log.Warn("lease was released by request, the network stays down until a restart or reload")
@@ -243,8 +242,8 @@ func (r *Runner) rounds(ctx context.Context) error {
 			return nil
 		case errors.As(err, &lost):
 			return err
-		case errors.As(err, &superseded):
-			r.withdraw(ctx, superseded)
+		case errors.As(err, &withdrawn):
+			r.withdraw(ctx, withdrawn)
 			err = nil // the store answers: the pause is short
 		case errors.Is(err, errNetworkGone):
 			log.Warn("network was deleted, leaving it")
@@ -316,8 +315,9 @@ func (r *Runner) runUnencrypted(ctx context.Context, n registry.Network, contrad
 	return r.datapath.KeepRefused(ctx, n.Plan.Prefixes(), remove)
 }
 
-// runDefined takes a lease, and keeps it and the datapath right until ctx ends. If the definition cannot be used, it
-// waits until another definition ends the round. Once the lease is held, all parts follow changes of the definition.
+// runDefined takes a lease, and keeps it and the datapath right until ctx ends. If the definition excludes the subnet
+// in use, the error is a *lease.WithdrawnError. If it cannot be used, runDefined waits until another ends the round.
+// Once the lease is held, all parts follow changes of the definition.
 func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
 	if !slices.Equal(n.Plan, r.plan) {
 		r.peers.Clear() // the leases were read with another plan
@@ -326,7 +326,7 @@ func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
 	if err := definition.CheckEncryption(n, r.deps.Datapaths.Backends); err != nil {
 		return r.runUnencrypted(ctx, n, err)
 	}
-	switch err := r.withdrawn.guard(ctx, n); {
+	switch err := r.withdrawn.guard(ctx, n, r.deps.Claims.others(n.Name)); {
 	case err != nil && (n.Encryption != "" || r.withdrawn.isActive()):
 		return err
 	case err != nil:
@@ -340,14 +340,14 @@ func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}
+	if held, ok, _ := r.lease.Lease().Get(); ok {
+		r.previous = held.Subnet()
+	}
 	if err := r.awaitClaims(ctx, n, hostClaim{n.Plan.Prefixes(), backends.Ports(r.deps.Datapaths.Backends)}); err != nil {
 		return err
 	}
 	if before := r.datapath.Content(); before != nil && len(definition.Differences(before.Network, n)) > 0 {
 		r.datapath.Drop()
-	}
-	if held, ok, _ := r.lease.Lease().Get(); ok {
-		r.previous = held.Subnet()
 	}
 	before, err := r.state.Load()
 	if err != nil {
@@ -384,8 +384,6 @@ func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
 			return err
 		}
 	}
-	r.lease.SetClaim(claim)
-
 	follow := func(yes bool) { r.definition.update(func(s *definitionStatus) { s.followed = yes }) }
 	follow(true)
 	defer follow(false)
@@ -404,7 +402,7 @@ func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
 func (r *Runner) change(ctx context.Context, n registry.Network) error {
 	backends, c, err := r.datapath.Configure(n.Carriage(), n.Plan.Prefixes())
 	if err == nil {
-		err = r.withdrawn.guard(ctx, n)
+		err = r.withdrawn.guard(ctx, n, r.deps.Claims.others(n.Name))
 	}
 	if err == nil {
 		err = r.deps.Claims.take(n.Name, hostClaim{n.Plan.Prefixes(), backends.Ports(r.deps.Datapaths.Backends)})
@@ -422,10 +420,15 @@ func (r *Runner) change(ctx context.Context, n registry.Network) error {
 	return nil
 }
 
-// acquire blocks until this host holds a lease, and returns it with the claim for it. It keeps underlay up to date.
+// acquire blocks until this host holds a lease that n permits, and returns it with the claim for it. It keeps underlay
+// up to date. A lease that was held before goes on without a claim: lease.Keep claims it again while other parts run.
 func (r *Runner) acquire(
 	ctx context.Context, n registry.Network, underlay *datapath.UnderlayState,
 ) (taken registry.Lease, claim registry.Claim, err error) {
+	if taken, isSlot := r.lease.Adopt(n.Plan); isSlot {
+		r.lease.SetClaim(r.lease.Claim(n, attributesOf(*underlay)))
+		return taken, claim, nil
+	}
 	taken, err = r.lease.Acquire(ctx, func() (registry.Network, registry.Claim) {
 		// The address in the last claim may have been the problem.
 		if now, err := r.datapath.SelectUnderlay(n); err == nil {
@@ -434,6 +437,7 @@ func (r *Runner) acquire(
 		claim = r.lease.Claim(n, attributesOf(*underlay))
 		return n, claim
 	})
+	r.lease.SetClaim(claim)
 	return taken, claim, err
 }
 
@@ -448,28 +452,6 @@ func (r *Runner) moveClaim(n registry.Network, u datapath.UnderlayState, readdre
 		r.deps.Store.Registry.Reconnect() // the claim could not be sent over connections from an address that is gone
 	}
 	r.lease.SetClaim(r.lease.Claim(n, attributesOf(u)))
-}
-
-// awaitClaims blocks until no other network of this host uses what n needs. A datapath that was only resumed gives up
-// its claim while it waits. Otherwise two networks that exchanged their pools while no agent was running would wait for
-// each other.
-func (r *Runner) awaitClaims(ctx context.Context, n registry.Network, mine hostClaim) error {
-	backoff := retry.NewBackoff()
-	for {
-		conflict := r.deps.Claims.take(n.Name, mine)
-		if conflict == nil {
-			return nil
-		}
-		if r.datapath.StopResumed() {
-			r.datapath.Close()
-			r.resumed.settle()
-			r.deps.Claims.release(n.Name)
-		}
-		r.report.Wait(health.Network, conflict.Error())
-		if err := backoff.Wait(ctx); err != nil {
-			return err
-		}
-	}
 }
 
 // flannelStays returns how long a lease stays that a store lacks, if its host runs flannel, 0 for as long as others: in

@@ -85,6 +85,12 @@ func (m *member) start() *member {
 		m.renew()
 		m.prepare()
 	}
+	return m.startAgain()
+}
+
+// startAgain is start with what the host's networks share.
+func (m *member) startAgain() *member {
+	m.t.Helper()
 	keeper := m.deps.Rules.Keeper
 	keeper.Remember(m.deps.Datapaths.Backends, m.config.DataDir, func(string) (config.Network, bool) { return m.config.Networks[0], true })
 	ctx, cancel := context.WithCancel(context.Background())

@@ -16,9 +16,10 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// A host whose subnet belongs to another live host withdraws it: containers can no longer be started with it, and the
-// network's datapath is removed. The kernel refuses packets to the network until this host has a lease again. Otherwise
-// its containers would go on sending with the other host's addresses.
+// A host whose subnet belongs to another live host, or that cannot enter the network's definition with it, withdraws
+// it: containers can no longer be started with it, and the network's datapath is removed. The kernel refuses packets to
+// the network until this host has a lease again. Otherwise its containers would go on sending with another host's
+// addresses, and past the overlay.
 
 // A withdrawal makes the kernel refuse packets to a network whose subnet this host has withdrawn.
 type withdrawal struct {
@@ -28,8 +29,8 @@ type withdrawal struct {
 	pools    *watch.Value[[]netip.Prefix] // to which packets are refused; there is no value while no subnet is withdrawn
 }
 
-// withdraw stops the use of a subnet that another host holds. It retries what fails, until ctx ends.
-func (r *Runner) withdraw(ctx context.Context, lost *lease.SupersededError) {
+// withdraw stops the use of a subnet. It retries what fails, until ctx ends.
+func (r *Runner) withdraw(ctx context.Context, lost *lease.WithdrawnError) {
 	r.report.SetReady(false)
 	r.resumed.settle()
 	r.previous = lost.Subnet
@@ -38,7 +39,11 @@ func (r *Runner) withdraw(ctx context.Context, lost *lease.SupersededError) {
 	}
 	before := savedState(r.state)
 	n, _, _ := r.definition.inForce.Get()
-	pools := r.withdrawn.begin(n.Backend, r.plan.Prefixes())
+	old := r.datapath.Pools(before)
+	if len(old) == 0 {
+		old = r.plan.Prefixes()
+	}
+	pools := r.withdrawn.begin(n.Backend, old)
 	ctx, done := context.WithCancel(ctx)
 	defer done()
 	_ = r.datapath.KeepRefused(ctx, pools, func(ctx context.Context) error { // ends with ctx
@@ -89,16 +94,19 @@ func (w *withdrawal) recall(ctx context.Context) {
 }
 
 // guard makes the kernel refuse packets to the network as long as this host must not send any: for want of encryption,
-// or because its subnet is withdrawn.
-func (w *withdrawal) guard(ctx context.Context, n registry.Network) error {
+// or because its subnet is withdrawn. Then it leaves out what other networks of this host use.
+func (w *withdrawal) guard(ctx context.Context, n registry.Network, others []netip.Prefix) error {
 	refused, active, _ := w.pools.Get()
 	if !active {
 		return w.datapath.Guard(ctx, n)
 	}
 	if n.Backend.Type != "alloc" {
-		refused = slices.Concat(refused, slices.DeleteFunc(n.Plan.Prefixes(), func(pool netip.Prefix) bool {
-			return slices.Contains(refused, pool)
-		}))
+		refused = slices.Clone(refused)
+		for _, pool := range n.Plan.Prefixes() {
+			refused = append(refused, slices.DeleteFunc(subtract(pool, others), func(part netip.Prefix) bool {
+				return slices.Contains(refused, part)
+			})...)
+		}
 	}
 	w.pools.Set(refused)
 	return w.datapath.Refuse(ctx, refused, true)

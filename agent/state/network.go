@@ -41,8 +41,8 @@ type Network struct {
 	// Revoked is the subnet that was revoked from this host, which must not claim it again. It is cleared when the host
 	// has another subnet.
 	Revoked netip.Prefix `json:"revoked,omitzero"`
-	// Superseded means that packets to Pools are refused because this host has withdrawn its subnet, which another host
-	// has. Subnets are the withdrawn ones, or those that this host has got since and does not use yet.
+	// Superseded means that packets to Pools are refused because this host has withdrawn its subnet. Subnets are the
+	// withdrawn ones, or those that this host has got since and does not use yet.
 	Superseded bool `json:"superseded,omitzero"`
 	// MTU is that of the overlay, in bytes, for a host that starts without an underlay; 0 if it is not known.
 	MTU int `json:"mtu,omitzero"`

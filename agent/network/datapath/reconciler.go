@@ -176,8 +176,8 @@ func (r *Reconciler) retireRules(ctx context.Context, pools []netip.Prefix) {
 	}
 }
 
-// poolsBefore returns the pools of the instance or, if there is none, of an earlier process whose state file is before.
-func (r *Reconciler) poolsBefore(before state.Network) []netip.Prefix {
+// Pools returns the pools of the instance or, if there is none, of an earlier process whose state file is before.
+func (r *Reconciler) Pools(before state.Network) []netip.Prefix {
 	if r.instance != nil {
 		return r.instance.config.Pools
 	}
@@ -330,7 +330,7 @@ func (r *Reconciler) HandOver() *Instance {
 // guard stays if hosts may have had subnets there, to which containers may go on sending.
 func (r *Reconciler) Retire(ctx context.Context, d switchover.Definition, c backend.Config,
 	before state.Network) error {
-	old, left, pools := r.instance, carriage.Of(before.Carriage), r.poolsBefore(before)
+	old, left, pools := r.instance, carriage.Of(before.Carriage), r.Pools(before)
 	if old != nil {
 		left = old.definition
 	}
@@ -377,7 +377,7 @@ func (r *Reconciler) Retire(ctx context.Context, d switchover.Definition, c back
 // that the state file of an earlier process describes.
 func (r *Reconciler) Remove(ctx context.Context, before state.Network) error {
 	r.StopResumed()
-	_, rulesErr := r.o.Host.PreferMain(ctx, r.poolsBefore(before), 0, false)
+	_, rulesErr := r.o.Host.PreferMain(ctx, r.Pools(before), 0, false)
 	var err error
 	if r.instance != nil {
 		_, err = r.instance.apply(ctx, backend.State{})

@@ -27,7 +27,7 @@ func (e *LostError) Error() string {
 }
 
 // Acquire blocks until this host holds a lease. It calls claim again for each attempt, which returns the claim and the
-// network's definition. The error is ErrReleased, a *SupersededError or ctx's.
+// network's definition. The error is ErrReleased, a *WithdrawnError or ctx's.
 func (k *Keeper) Acquire(ctx context.Context, claim func() (registry.Network, registry.Claim)) (registry.Lease, error) {
 	backoff := k.o.Outage.NewLoop()
 	resolver := &conflictResolver{keeper: k}
@@ -38,7 +38,7 @@ func (k *Keeper) Acquire(ctx context.Context, claim func() (registry.Network, re
 		resolver.network, c = n, resolver.complete(c)
 		lease, err := k.acquireOnce(ctx, n, c)
 		again := false
-		if ctx.Err() == nil && !errors.As(err, new(*SupersededError)) {
+		if ctx.Err() == nil && !errors.As(err, new(*WithdrawnError)) {
 			k.report.Used(report.Claim, err)
 		}
 		if err != nil && ctx.Err() == nil {
@@ -53,7 +53,7 @@ func (k *Keeper) Acquire(ctx context.Context, claim func() (registry.Network, re
 			reportTaken(k.report, before, lease)
 			k.report.Changed()
 			return lease, nil
-		case errors.Is(err, ErrReleased), errors.As(err, new(*SupersededError)):
+		case errors.Is(err, ErrReleased), errors.As(err, new(*WithdrawnError)):
 			return registry.Lease{}, err
 		case ctx.Err() != nil:
 			return registry.Lease{}, ctx.Err()
@@ -65,7 +65,7 @@ func (k *Keeper) Acquire(ctx context.Context, claim func() (registry.Network, re
 		if revoked := k.revocation.subnet(); revoked.IsValid() {
 			reason = fmt.Sprintf("%s was revoked, waiting for another lease: %v", revoked, registry.Reason(err))
 		}
-		k.report.Waiting(health.Lease, join(k.condition.superseded(), reason))
+		k.report.Waiting(health.Lease, join(k.condition.withdrawal(), reason))
 		k.condition.setProblem(reason)
 		// Once a network that the store had lost is defined again, hosts that do not know of this one may take its
 		// subnet.
@@ -76,7 +76,7 @@ func (k *Keeper) Acquire(ctx context.Context, claim func() (registry.Network, re
 }
 
 // acquireOnce makes one attempt to get a lease, and publishes the lease. If this host uses the claim's subnet and that
-// belongs to another live host, the error is a *SupersededError, whether there is another subnet for this host or not.
+// belongs to another live host, the error is a *WithdrawnError, whether there is another subnet for this host or not.
 func (k *Keeper) acquireOnce(ctx context.Context, n registry.Network, claim registry.Claim) (registry.Lease, error) {
 	return k.releases.claim(ctx, func() (registry.Lease, error) {
 		ctx, cancel := context.WithTimeout(ctx, claimTimeout)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"net/netip"
+	"reflect"
 	"slices"
 	"time"
 
@@ -44,7 +45,7 @@ func (k *Keeper) Claim(n registry.Network, a Attributes) registry.Claim {
 // addPrevious adds to a claim what this host held before, from the state file: the session, the subnet, whether it was
 // held recently, and the version of its record unless the network was created again since then. If the state file has
 // no subnet, the subnet comes from the subnet file, or else from the time before this host left the network. A subnet
-// that was superseded counts as one that this host never had.
+// that was withdrawn counts as one that this host never had.
 func (k *Keeper) addPrevious(n registry.Network, c *registry.Claim) {
 	before, err := k.o.State.Load()
 	switch unread := (*fs.PathError)(nil); {
@@ -93,6 +94,31 @@ func isSlotOf(plan registry.Plan, l registry.Lease) bool {
 	whole := plan.Subnets(slot)
 	both := min(len(l.Subnets), len(whole))
 	return slices.Equal(whole[:both], l.Subnets[:both])
+}
+
+// isPartOf reports whether the lease's subnets are those of a slot of the plan, whichever family has the first pool.
+func isPartOf(plan registry.Plan, l registry.Lease) bool {
+	plan = slices.DeleteFunc(slices.Clone(plan), func(pool registry.Pool) bool {
+		isSame := func(s netip.Prefix) bool { return s.Addr().Is4() == pool.Prefix.Addr().Is4() }
+		return !slices.ContainsFunc(l.Subnets, isSame)
+	})
+	return len(plan) > 0 && isSlotOf(plan, l)
+}
+
+// Adopt makes the held lease one of another plan, if its subnets are those of a slot of that. It reports whether they
+// are.
+func (k *Keeper) Adopt(plan registry.Plan) (lease registry.Lease, isSlot bool) {
+	lease, held, _ := k.lease.Get()
+	if !held || !isSlotOf(plan, lease) {
+		return lease, false
+	}
+	before := lease
+	lease.Slot, _ = plan.Slot(lease.Subnet())
+	lease.Subnets = lease.Subnets[:min(len(lease.Subnets), len(plan))]
+	if !reflect.DeepEqual(lease, before) {
+		k.lease.Set(lease)
+	}
+	return lease, true
 }
 
 // storeLoss is what is known of the last time that the store has lost the network.

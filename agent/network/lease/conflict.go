@@ -40,7 +40,7 @@ func (r *conflictResolver) complete(c registry.Claim) registry.Claim {
 	if r.gaveUpSlot {
 		c.Since = min(c.Since, 1)
 	}
-	if r.keeper.condition.superseded() != "" {
+	if r.keeper.condition.withdrawal() != "" {
 		c.Running, c.RecentUse, c.Since = false, false, 0
 	}
 	return c

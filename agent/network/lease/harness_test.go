@@ -148,7 +148,7 @@ func (h *host) start() *host {
 		round, stop := k.UntilReleased(ctx)
 		defer stop()
 		err := h.round(round, k, n, netip.Prefix{})
-		for superseded := (*SupersededError)(nil); errors.As(err, &superseded); {
+		for superseded := (*WithdrawnError)(nil); errors.As(err, &superseded); {
 			err = h.round(round, k, n, superseded.Subnet)
 		}
 		if !errors.Is(k.Outcome(), ErrReleased) {

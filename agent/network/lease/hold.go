@@ -20,7 +20,7 @@ const trustedAfter = time.Minute
 
 // Keep holds the lease that Acquire returned for claim: it watches the record, rewrites it after SetClaim, and takes
 // the lease back whenever it is lost. It blocks until ctx ends, the lease is released by request (ErrReleased), another
-// live host has the subnet (*SupersededError), or another subnet ends the process (*LostError). The definition must
+// live host has the subnet (*WithdrawnError), or another subnet ends the process (*LostError). The definition must
 // keep its plan; other changes of it leave the lease alone.
 func (k *Keeper) Keep(ctx context.Context, definition *watch.Value[registry.Network], lease registry.Lease,
 	claim registry.Claim) error {

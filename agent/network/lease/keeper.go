@@ -3,8 +3,8 @@
 // record.
 //
 // It knows nothing of the leases of other hosts, and nothing of the datapath. That stays whatever happens to the lease,
-// with one exception: if the store shows that another live host has the subnet, Acquire and Keep return a
-// *SupersededError, and their caller withdraws the subnet.
+// with one exception: if the store shows that another live host has the subnet, or the definition excludes it, Acquire,
+// Keep and Retire return a *WithdrawnError, and their caller withdraws the subnet.
 package lease
 
 import (
@@ -106,8 +106,8 @@ func New(o Options) *Keeper {
 }
 
 // Lease returns the lease that this host holds, as it was last written. A lease that was lost counts as held until
-// Reset or Retire, because the containers still use its subnet, or until another live host holds it. Only the Keeper
-// sets the value.
+// Reset, because the containers still use its subnet, or until this host must not use it any more. Only the Keeper sets
+// the value.
 func (k *Keeper) Lease() *watch.Value[registry.Lease] { return k.lease }
 
 // Status returns how the lease is. It does not block.

@@ -113,7 +113,7 @@ func (k *Keeper) UntilReleased(ctx context.Context) (_ context.Context, cancel f
 	}
 }
 
-// Outcome returns what has ended the lease: ErrReleased after a release by request, or the *SupersededError or
+// Outcome returns what has ended the lease: ErrReleased after a release by request, or the *WithdrawnError or
 // *LostError since the last call; nil if nothing has. A caller that ended Keep for another reason may not have seen
 // that error. During a request Outcome blocks until the store has answered.
 func (k *Keeper) Outcome() error {
@@ -135,14 +135,16 @@ func (k *Keeper) ConfirmRelease(err error) { k.releases.leave(err) }
 func (k *Keeper) Close() { k.releases.close() }
 
 // Retire gives up a lease whose subnets are not a slot of n's plan, because it belongs to another definition. Such a
-// lease would block other leases forever. before is what an earlier process held, which counts if this one holds no
-// lease.
+// lease would block other leases forever. If the subnets are not in the plan at all, they must be withdrawn first: the
+// error is then a *WithdrawnError. before is what an earlier process held, which counts if this one holds no lease.
 func (k *Keeper) Retire(ctx context.Context, n registry.Network, before state.Network) error {
 	lease := k.heldOrBefore(before)
 	if lease.Session == "" || isSlotOf(n.Plan, lease) {
 		return nil
 	}
-	k.report.Log().Warn("subnet is no longer part of the network, giving it up", "subnet", lease.Subnet())
+	if !before.Superseded && !isPartOf(n.Plan, lease) {
+		return k.Withdraw(lease.Subnet(), fmt.Sprintf("%s is no subnet of the network any more", lease.Subnet()), "")
+	}
 	if err := k.GiveUp(ctx, before); err != nil {
 		return fmt.Errorf("give up %s: %w", lease.Subnet(), err)
 	}

@@ -21,11 +21,11 @@ type State int
 
 // The states.
 const (
-	None       State = iota // this host has no lease: it wants none yet, or waits for one
-	Held                    // the lease is held, as far as the store was last read
-	Lost                    // the store does not show the lease as this host's, which goes on using it
-	Overdue                 // not renewed for longer than hold: another host may have the subnet, which stays in use
-	Superseded              // another live host holds the subnet, so this host has withdrawn it
+	None      State = iota // this host has no lease: it wants none yet, or waits for one
+	Held                   // the lease is held, as far as the store was last read
+	Lost                   // the store does not show the lease as this host's, which goes on using it
+	Overdue                // not renewed for longer than hold: another host may have the subnet, which stays in use
+	Withdrawn              // this host must not use the subnet that it had
 )
 
 // A Resumed subnet stays in use without a lease, because a datapath from before has it. The zero value is none.
@@ -56,7 +56,7 @@ type condition struct {
 	resumed func() Resumed
 
 	mu        sync.Mutex // also held while a check is set, so that the check shows the last change
-	taken     string     // which host has this host's subnet, "" for none; it stays until this host has a lease again
+	withdrawn string     // why the subnet must not be used, "" if there is none; until this host has a lease again
 	problem   string     // why the lease is not held as it should be; "" if it is
 	unrenewed string     // why the session could not be renewed; "" if it was
 	formerly  string     // what this host had before, if its subnet has changed
@@ -69,21 +69,21 @@ type condition struct {
 // setHeld records that this host has a lease.
 func (c *condition) setHeld() {
 	c.mu.Lock()
-	c.taken = ""
+	c.withdrawn = ""
 	c.mu.Unlock()
 	c.setProblem("")
 }
 
-// setSuperseded records which host has this host's subnet.
-func (c *condition) setSuperseded(reason string) {
-	c.update(func() { c.taken, c.problem, c.unrenewed = reason, "", "" })
+// setWithdrawn records why this host must not use the subnet that it had.
+func (c *condition) setWithdrawn(reason string) {
+	c.update(func() { c.withdrawn, c.problem, c.unrenewed = reason, "", "" })
 }
 
-// superseded returns which host has this host's subnet, "" for none.
-func (c *condition) superseded() string {
+// withdrawal returns why this host must not use the subnet that it had, "" if there is no such subnet.
+func (c *condition) withdrawal() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.taken
+	return c.withdrawn
 }
 
 // setProblem records why the lease is not held as it should be; "" clears the problem.
@@ -140,7 +140,7 @@ func (c *condition) update(change func()) {
 func (c *condition) reset() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.taken, c.problem, c.unrenewed, c.formerly, c.limit = "", "", "", "", ""
+	c.withdrawn, c.problem, c.unrenewed, c.formerly, c.limit = "", "", "", "", ""
 	clear(c.suspicions)
 }
 
@@ -148,8 +148,8 @@ func (c *condition) reset() {
 func (c *condition) stateLocked() State {
 	_, held, _ := c.lease.Get()
 	switch {
-	case c.taken != "":
-		return Superseded
+	case c.withdrawn != "":
+		return Withdrawn
 	case isOverdue(c.inUseLocked().Renewed, c.hold):
 		return Overdue
 	case !held:
@@ -179,10 +179,10 @@ func isOverdue(renewed time.Time, hold time.Duration) bool {
 func (c *condition) checkLocked() {
 	state := c.stateLocked()
 	used := c.inUseLocked()
-	c.report.Withhold(state == Superseded || state == Overdue)
+	c.report.Withhold(state == Withdrawn || state == Overdue)
 	switch {
-	case state == Superseded:
-		c.report.Check(health.Lease, api.Critical, join(c.taken, c.problem))
+	case state == Withdrawn:
+		c.report.Check(health.Lease, api.Critical, join(c.withdrawn, c.problem))
 	case state == Overdue:
 		overdue := fmt.Sprintf("%s was not renewed since %s, for longer than lease.hold: another host may have it by now",
 			used.Subnet, used.Renewed.UTC().Format(time.RFC3339))

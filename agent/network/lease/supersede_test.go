@@ -69,7 +69,7 @@ func TestSupersededAfterARestore(t *testing.T) {
 		if took, patience := time.Since(began), a.options.Settings.TTL*5/2; took < patience-time.Second {
 			t.Errorf("withdrawn after %s, want %s", took, patience)
 		}
-		if s := a.keeper.Status(); s.State != Superseded || s.Lease.Subnet().IsValid() {
+		if s := a.keeper.Status(); s.State != Withdrawn || s.Lease.Subnet().IsValid() {
 			t.Errorf("%+v", s)
 		}
 		want := "taken " + subnet.String() + " lost " + subnet.String() + " superseded " + subnet.String()
@@ -100,7 +100,7 @@ func TestSupersededByAnOlderRecord(t *testing.T) {
 		a.registry.SetOne("Acquire", registry.ErrHeld)
 		a.store.Restore(backup)
 		a.check(health.Lease, api.Critical, subnet.String(), `"b"`, "withdrawn", registry.ErrHeld.Error())
-		if s := a.keeper.Status(); s.State != Superseded || s.Lease.Subnet().IsValid() {
+		if s := a.keeper.Status(); s.State != Withdrawn || s.Lease.Subnet().IsValid() {
 			t.Errorf("%+v", s)
 		}
 	})
