@@ -21,7 +21,7 @@ type graph map[string][]string
 const module = "github.com/lenonet/leno"
 
 // product lists the directories with the packages of the program, besides main.go.
-var product = [...]string{"agent", "api", "backend", "command", "internal/plural", "registry"}
+var product = [...]string{"agent", "api", "backend", "command", "internal/plural", "internal/strictjson", "registry"}
 
 // readImports returns the imports of the product's packages in the module at root, on Linux. It reads the files itself,
 // because Go caches the result of a test by the files that the test's own process reads.
