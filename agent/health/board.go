@@ -73,7 +73,7 @@ type Board struct {
 }
 
 // New returns an empty board. It calls statusChange for each new status, in the order in which they are set, with the
-// name of the network, which is "" for the agent's own checks. The status of a check that is Starting is none.
+// name of the network, which is "" for the agent's own checks. A check that is Starting has no status yet.
 // statusChange may be nil and must not use the board.
 func New(now func() time.Time, statusChange func(network string, c api.Check)) *Board {
 	return &Board{now: now, statusChange: statusChange, changed: make(chan struct{})}

@@ -26,9 +26,9 @@ const (
 	longestPause = 15 * time.Minute
 
 	// Limits of what a summary says. Longer texts and lists are cut, by the sender and by the receiver.
-	maxWord   = 64 // bytes
-	MaxReason = 200
-	MaxNamed  = 10
+	maxWord   = 64  // bytes
+	MaxReason = 200 // bytes
+	MaxNamed  = 10  // hosts that a list names
 )
 
 // Bits of the second byte.
@@ -157,7 +157,8 @@ func cut(s api.HostSummary) api.HostSummary {
 }
 
 // CountPaths sets what a summary says of the paths to peers that hold a lease. states yields the name of each of them
-// and the state of its path, for example api.PathReached, or "" for a path that was not tested.
+// and the state of its path, for example api.PathReached, or "" for a path that was not tested. Names beyond the limits
+// of a summary are left out.
 func CountPaths(s *api.HostSummary, states iter.Seq2[string, string]) {
 	names := map[string][]string{} // by state
 	s.Peers = 0

@@ -427,7 +427,7 @@ func (r *Runner) acquire(
 ) (taken registry.Lease, claim registry.Claim, err error) {
 	if taken, isSlot := r.lease.Adopt(n.Plan); isSlot {
 		r.lease.SetClaim(r.lease.Claim(n, attributesOf(*underlay)))
-		return taken, claim, nil
+		return taken, registry.Claim{}, nil
 	}
 	taken, err = r.lease.Acquire(ctx, func() (registry.Network, registry.Claim) {
 		// The address in the last claim may have been the problem.
@@ -437,7 +437,9 @@ func (r *Runner) acquire(
 		claim = r.lease.Claim(n, attributesOf(*underlay))
 		return n, claim
 	})
-	r.lease.SetClaim(claim)
+	if err == nil {
+		r.lease.SetClaim(claim)
+	}
 	return taken, claim, err
 }
 

@@ -85,10 +85,10 @@ func (o *Overlay) Program(ctx context.Context, s backend.State, want Wanted, rep
 }
 
 // announce tells the other hosts on the underlay when this host's IPv6 address has another MAC address than before.
-// Otherwise, they could send to the previous one for up to a minute: this host asks for its neighbours from a
-// link-local address when it forwards packets of containers, and only those that are asked. With IPv4, it broadcasts
-// its public address with each such question. A failure, such as for lack of CAP_NET_RAW, is no fault: the other hosts
-// find out by themselves. The next Program tries again.
+// Otherwise, they could send to the previous one for up to a minute: when this host forwards packets of containers, it
+// asks for neighbours from a link-local address, and the other hosts do not learn the MAC address of its public one.
+// IPv4 needs nothing: each ARP request is a broadcast from the public address. A failure, such as for lack of
+// CAP_NET_RAW, is no fault: the other hosts find out by themselves. The next Program tries again.
 func (o *Overlay) announce(u backend.Underlay) {
 	own, _, ok := u.SourceOf(netip.IPv6Unspecified())
 	if !ok {
