@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -166,25 +165,26 @@ func (n *Namespace) DialContext(ctx context.Context, network, address string) (c
 func (n *Namespace) HTTP() *http.Client { return n.client }
 
 // programNice is the priority of the programs on hosts. A host in practice has processors of its own: its agent, which
-// may forward every packet, does not wait behind compilers and other tests.
+// may forward every packet, does not wait behind compilers. tools/test runs all test binaries with it, too.
 const programNice = -10
 
 // start starts a command inside the namespace.
 func (n *Namespace) start(cmd *exec.Cmd) error {
 	n.prepare(cmd)
 	var started error
-	if err := n.onThread(func() { started = cmd.Start() }); err != nil || started != nil {
-		return errors.Join(err, started)
-	}
-	prioritize(cmd.Process.Pid)
-	return nil
+	err := n.onThread(func() { started = cmd.Start() })
+	return errors.Join(err, started)
 }
 
 // prepare sets how a command runs on the namespace's thread.
 func (n *Namespace) prepare(cmd *exec.Cmd) {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a terminal's ^C and hang-up are for this process only
-	if !n.lab.opts.Detach {
-		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	// A terminal's ^C and hang-up are for this process only. Only programs that outlive it have a session of their own: the
+	// kernel shares processors between sessions first (sched(7), autogroup), and one program would count as much as all
+	// other tests together.
+	if n.lab.opts.Detach {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	} else {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	}
 	n.lab.note(fmt.Sprintf("ip netns exec %s %s", n.Name, strings.Join(cmd.Args, " ")))
 }
@@ -203,13 +203,6 @@ func (n *Namespace) onThread(start func()) error {
 	}
 	<-done
 	return nil
-}
-
-// prioritize gives a process the priority of hosts where the kernel shares processors between sessions first, and only
-// then by the priorities of processes (sched(7), autogroup).
-func prioritize(pid int) {
-	// This fails if the kernel does not, or if the program has ended.
-	_ = os.WriteFile(fmt.Sprintf("/proc/%d/autogroup", pid), []byte(strconv.Itoa(programNice)), 0)
 }
 
 // Exec runs a program inside the namespace and returns its standard output, even with an error. The

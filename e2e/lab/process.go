@@ -42,7 +42,6 @@ func (n *Namespace) Start(command ...string) (*Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", p.Name, err)
 	}
-	prioritize(p.Pid())
 	n.lab.mu.Lock()
 	n.lab.processes = append(n.lab.processes, p)
 	n.lab.mu.Unlock()
@@ -52,7 +51,7 @@ func (n *Namespace) Start(command ...string) (*Process, error) {
 // SignalGroup sends a signal to the program and its children, except those that left its process
 // group. It is no error if the group is empty.
 func (p *Process) SignalGroup(s syscall.Signal) error {
-	// Every program starts a session; the id of its process group is the program's process id.
+	// Every program leads a process group, the id of which is the program's process id.
 	if err := syscall.Kill(-p.Pid(), s); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("signal %s to the group of %s: %w", s, p.Name, err)
 	}
