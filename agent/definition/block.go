@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lenonet/leno/agent/carriage"
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
@@ -87,6 +88,31 @@ func CheckEncryption(n registry.Network, kinds map[string]backend.Type) error {
 	slices.Sort(encrypting)
 	return fmt.Errorf("%w: encryption is %s, and backend %s does not encrypt; those that do: %s",
 		registry.ErrInvalid, n.Encryption, plain, strings.Join(encrypting, ", "))
+}
+
+// CheckCarried returns an error if n requires encryption and its packets would not be encrypted: by its backends or, if
+// this leno cannot run these, by left, those of the datapath that then stays.
+func CheckCarried(n registry.Network, left registry.Carriage, kinds map[string]backend.Type) error {
+	if err := CheckEncryption(n, kinds); err != nil || CheckEncryption(n.WithCarriage(left), kinds) == nil {
+		return err
+	}
+	return checkBackends(n, kinds)
+}
+
+// CheckReplacement returns an error if this leno cannot run the backends of n, the definition after known, so that the
+// latter stays in force. It returns nil if it cannot run those of known either, or they lack the encryption that n
+// requires.
+func CheckReplacement(known, n registry.Network, kinds map[string]backend.Type) error {
+	if checkBackends(known, kinds) != nil || CheckEncryption(n.WithCarriage(known.Carriage()), kinds) != nil {
+		return nil
+	}
+	return checkBackends(n, kinds)
+}
+
+// checkBackends returns an error if this leno does not have the backends of n, or not with their options.
+func checkBackends(n registry.Network, kinds map[string]backend.Type) error {
+	_, err := carriage.Of(n.Carriage()).Normalize(kinds)
+	return err
 }
 
 // Differences describes where want differs from have, the definition in the store. The options of backends of different

@@ -43,7 +43,7 @@ type lostLeases struct {
 }
 
 // A definitionKeeper finds the definition of one network and keeps it in force. Its methods must be called one after
-// the other, except now, wasLeft, differs and definedReason, which are safe for concurrent use.
+// the other, except now, wasLeft, differs and reportDefined, which are safe for concurrent use.
 type definitionKeeper struct {
 	deps   *Deps
 	config config.Config // the agent's, as it was when the runner was created
@@ -90,16 +90,24 @@ func (d *definitionKeeper) judge(stored registry.Network, err error) belief.Verd
 	if _, defined, _ := d.inForce.Get(); !defined {
 		return belief.NoAnswer
 	}
-	_, verdict := judge(d.now().known, stored, err)
+	_, verdict, _ := judge(d.now().known, stored, err, d.deps.Datapaths.Backends)
 	return verdict
 }
 
-// judge returns what the store's answer means, with what flannel cannot express of a definition as it is known.
-func judge(known *belief.Definition, stored registry.Network, err error) (registry.Network, belief.Verdict) {
+// judge returns the store's answer, with what flannel cannot express of a definition as it is known, and what it means.
+// A definition that this host cannot carry instead of the known one is judged as one that cannot be read.
+func judge(known *belief.Definition, stored registry.Network, err error, kinds map[string]backend.Type) (
+	registry.Network, belief.Verdict, error) {
 	if known != nil && err == nil {
 		stored = flannel.Complete(stored, known.Network)
 	}
-	return stored, known.Judge(stored, err)
+	verdict := known.Judge(stored, err)
+	if verdict == belief.InForce && known.IsUsable() {
+		if err = definition.CheckReplacement(known.Network, stored, kinds); err != nil {
+			verdict = belief.Unreadable
+		}
+	}
+	return stored, verdict, err
 }
 
 // wasLeft reports whether this host has left the network because it was deleted.
@@ -203,7 +211,7 @@ func (d *definitionKeeper) find(ctx context.Context) (registry.Network, error) {
 			n, err = d.restoreDeletion(ctx, lost)
 		}
 	}
-	n, verdict := judge(d.known, n, err)
+	n, verdict, err := judge(d.known, n, err, d.deps.Datapaths.Backends)
 	if verdict == belief.NoAnswer && errors.Is(err, registry.ErrNetworkNotFound) && len(d.local.Pools) > 0 {
 		if n, err = d.define(ctx); err == nil {
 			verdict = belief.InForce
@@ -221,6 +229,8 @@ func (d *definitionKeeper) find(ctx context.Context) (registry.Network, error) {
 		return n, err
 	case belief.NoAnswer:
 		return n, err
+	case belief.Unreadable:
+		d.ignore(unusable(d.local.Name, err))
 	case belief.Declined:
 		d.ignore(declined(d.config.StoreName(), d.known.Network, n, d.deps.Datapaths.Backends))
 	case belief.Lost:
@@ -336,12 +346,15 @@ func (d *definitionKeeper) differs(n registry.Network) []string {
 	return definition.DifferencesOfBlock(own, n, d.deps.Datapaths.Backends)
 }
 
-// definedReason returns the reason of the check `network` for a network whose definition is n.
-func (d *definitionKeeper) definedReason(n registry.Network) string {
-	if differs := d.differs(n); len(differs) > 0 {
-		return "defined; " + Differing(d.config, d.local, n, differs)
+// reportDefined shows that the network has the definition n, or why the one in the store has no effect.
+func (d *definitionKeeper) reportDefined(n registry.Network) {
+	status, reason := api.Passing, "defined"
+	if ignored := d.now().ignored; ignored != "" {
+		status, reason = api.Warning, ignored
+	} else if differs := d.differs(n); len(differs) > 0 {
+		reason = "defined; " + Differing(d.config, d.local, n, differs)
 	}
-	return "defined"
+	d.report.Check(health.Network, status, reason)
 }
 
 // watch keeps the definition n in force until the store has one that the parts of a round cannot follow, or the network
@@ -358,7 +371,8 @@ func (d *definitionKeeper) watch(ctx context.Context, n registry.Network) error 
 		verdict := belief.InForce
 		// The set of all networks may have been read at another time, so the store is asked for this one.
 		now, found := known.Set.Find(n.Name)
-		if read && (!found || now.ModifyIndex != n.ModifyIndex || now.CreateIndex != n.CreateIndex) {
+		isSame := found && now.ModifyIndex == n.ModifyIndex && now.CreateIndex == n.CreateIndex
+		if read && (!isSame || d.now().ignored != "") {
 			var err error
 			verdict, err = d.compare(ctx, &n)
 			switch {
@@ -380,7 +394,7 @@ func (d *definitionKeeper) watch(ctx context.Context, n registry.Network) error 
 		switch {
 		case verdict == belief.InForce:
 			if failing {
-				d.report.Check(health.Network, api.Passing, d.definedReason(n))
+				d.reportDefined(n)
 			}
 			restore, failing, due = time.Time{}, false, d.settle(ctx, n)
 		case verdict != belief.Lost:
@@ -433,7 +447,7 @@ func (d *definitionKeeper) compare(ctx context.Context, n *registry.Network) (be
 	defer cancel()
 	asked := time.Now()
 	now, err := d.deps.Store.Registry.Network(call, n.Name)
-	now, verdict := judge(d.known, now, err)
+	now, verdict, err := judge(d.known, now, err, d.deps.Datapaths.Backends)
 	switch verdict {
 	case belief.InForce:
 	case belief.Ended:
@@ -442,8 +456,7 @@ func (d *definitionKeeper) compare(ctx context.Context, n *registry.Network) (be
 	case belief.Lost:
 		return verdict, nil
 	case belief.Unreadable:
-		reason := registry.Shorten(strings.TrimPrefix(err.Error(), "network "+n.Name+": "), registry.MaxShownReason)
-		d.ignore("the definition in the store cannot be used, the one before stays in force: " + reason)
+		d.ignore(unusable(n.Name, err))
 		return verdict, nil
 	case belief.Declined:
 		d.ignore(declined(d.config.StoreName(), d.known.Network, now, d.deps.Datapaths.Backends))
@@ -452,10 +465,6 @@ func (d *definitionKeeper) compare(ctx context.Context, n *registry.Network) (be
 		return verdict, err
 	}
 	isChanged := len(definition.Differences(now, *n)) > 0
-	if _, err := carriage.Of(now.Carriage()).Normalize(d.deps.Datapaths.Backends); err != nil && d.now().followed {
-		d.ignore(fmt.Sprintf("the definition in the store cannot be used, the one before stays in force: %v", err))
-		return belief.Unreadable, nil
-	}
 	if isChanged {
 		d.report.Log().Info("network definition changed")
 		d.report.Event(api.EventNetwork, api.Info, "the network's definition changed", map[string]string{"change": "changed"})
@@ -468,7 +477,7 @@ func (d *definitionKeeper) compare(ctx context.Context, n *registry.Network) (be
 	differs := d.differs(now)
 	d.update(func(s *definitionStatus) { s.differs = differs })
 	if isChanged {
-		d.report.Check(health.Network, api.Passing, d.definedReason(now))
+		d.reportDefined(now)
 	}
 	d.inForce.Set(now)
 	return verdict, nil
@@ -485,15 +494,4 @@ func canFollow(n, now registry.Network, kinds map[string]backend.Type) bool {
 func (d *definitionKeeper) ignore(reason string) {
 	d.update(func(s *definitionStatus) { s.ignored = reason })
 	d.report.Check(health.Network, api.Warning, reason)
-}
-
-// declined says how the definition in the store differs from the one in force, and why it has no effect: flannel's
-// operator changed the network. flanneld reads its configuration only when it starts, so hosts that follow at once part
-// from those that run flannel.
-func declined(store string, inForce, stored registry.Network, kinds map[string]backend.Type) string {
-	changes := strings.Join(definition.DescribeChanges(inForce, stored, kinds), "; ")
-	return fmt.Sprintf("flannel's configuration in %s was changed (%s): the definition before stays in force, since "+
-		"flanneld reads its configuration only when it starts; write the old one back, or preview the change with `leno "+
-		"network plan FILE`, make it with `leno network apply FILE`, and restart flanneld on each host that runs it",
-		store, changes)
 }

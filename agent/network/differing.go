@@ -7,6 +7,7 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/definition"
+	"github.com/lenonet/leno/backend"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -35,4 +36,21 @@ func blockFile(c config.Config, network string) string {
 		return "'" + strings.ReplaceAll(file, "'", `'\''`) + "'"
 	}
 	return file
+}
+
+// unusable says that the definition in the store has no effect because of err.
+func unusable(network string, err error) string {
+	return "the definition in the store cannot be used, the one before stays in force: " +
+		registry.Shorten(strings.TrimPrefix(err.Error(), "network "+network+": "), registry.MaxShownReason)
+}
+
+// declined says how the definition in the store differs from the one in force, and why it has no effect: flannel's
+// operator changed the network. flanneld reads its configuration only when it starts, so hosts that follow at once part
+// from those that run flannel.
+func declined(store string, inForce, stored registry.Network, kinds map[string]backend.Type) string {
+	changes := strings.Join(definition.DescribeChanges(inForce, stored, kinds), "; ")
+	return fmt.Sprintf("flannel's configuration in %s was changed (%s): the definition before stays in force, since "+
+		"flanneld reads its configuration only when it starts; write the old one back, or preview the change with `leno "+
+		"network plan FILE`, make it with `leno network apply FILE`, and restart flanneld on each host that runs it",
+		store, changes)
 }

@@ -115,25 +115,65 @@ func TestGoesOnWithoutTheStore(t *testing.T) {
 	})
 }
 
-// TestGoesOnWithAnUnknownBackend: a host that does not know the backend of a new definition follows its peers by the one
-// before.
+// TestGoesOnWithAnUnknownBackend: a host that does not know the backend of a new definition goes on with the one before,
+// also after a restart: it follows its peers and keeps its lease.
 func TestGoesOnWithAnUnknownBackend(t *testing.T) {
-	simulated(t, "", func(t *testing.T) {
-		a, b := pairOn(t, "10.5.0.0/22", "10.5.3.0/24")
-		a.define(func(n *registry.Network) { n.Backend = agenttest.Backend(t, "pigeon", "") })
-		a.check(health.Network, api.Warning, `no backend "pigeon"`, "the one before stays in force")
-		moved := netip.MustParseAddr("192.0.2.200")
-		b.move([]netip.Addr{moved}, nil)
-		a.reaches(b, moved)
-		a.define(func(n *registry.Network) { n.Backend = agenttest.Backend(t, "recorder", `{"colour":"red"}`) })
-		a.check(health.Network, api.Passing, "defined")
-		agenttest.Eventually(t, func() error {
-			story := a.kernel.story()
-			if last := story[len(story)-1]; last != `recorder {"colour":"red"} [10.5.0.0/22]: `+a.with(b) {
-				return errors.New(last)
+	for _, restart := range []bool{false, true} {
+		simulated(t, fmt.Sprintf("restart %t", restart), func(t *testing.T) {
+			a, b := pairOn(t, "10.5.0.0/22", "10.5.3.0/24")
+			lease, _ := a.run.Lease()
+			before := a.store.Backup()
+			a.define(func(n *registry.Network) { n.Backend = agenttest.Backend(t, "pigeon", "") })
+			if restart {
+				a.stop()
+				a.remains = waiting(lease.Subnet())
+				a.start().ready()
 			}
-			return nil
+			refused := func() {
+				t.Helper()
+				a.check(health.Network, api.Warning, `no backend "pigeon"`, "the one before stays in force")
+			}
+			refused()
+			moved := netip.MustParseAddr("192.0.2.200")
+			b.move([]netip.Addr{moved}, nil)
+			a.reaches(b, moved)
+			time.Sleep(10 * a.config.Lease.TTL)
+			if now, held := a.run.Lease(); !held || now.Session != lease.Session || !a.isReady() {
+				t.Errorf("ready %t with %+v, before %+v", a.isReady(), now, lease)
+			}
+			refused()
+			if notes := a.run.Status().Local.Notes; len(notes) != 1 || notes[0] != a.reason(health.Network) {
+				t.Errorf("shown with the network: %q", notes)
+			}
+			if restart { // the store has the definition again that the host has in force
+				a.store.Restore(before)
+				a.check(health.Network, api.Passing, "defined")
+				if notes := a.run.Status().Local.Notes; len(notes) > 0 {
+					t.Errorf("shown with the network: %q", notes)
+				}
+			}
+			a.define(func(n *registry.Network) { n.Backend = agenttest.Backend(t, "recorder", `{"colour":"red"}`) })
+			a.check(health.Network, api.Passing, "defined")
+			agenttest.Eventually(t, func() error {
+				story := a.kernel.story()
+				if last := story[len(story)-1]; last != `recorder {"colour":"red"} [10.5.0.0/22]: `+a.with(b) {
+					return errors.New(last)
+				}
+				return nil
+			})
 		})
+	}
+}
+
+// TestUnknownBackendAtFirst: a host that knows no definition waits as long as it does not know the backend.
+func TestUnknownBackendAtFirst(t *testing.T) {
+	simulated(t, "", func(t *testing.T) {
+		a := newMember(t, memory.New(), "a")
+		a.put("10.5.0.0/22", "pigeon")
+		a.start().check(health.Network, api.Critical, `no backend "pigeon"`)
+		a.define(func(n *registry.Network) { n.Backend = agenttest.Backend(t, "recorder", "") })
+		a.ready()
+		a.check(health.Network, api.Passing, "defined")
 	})
 }
 

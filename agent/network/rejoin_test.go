@@ -1,6 +1,8 @@
 package network
 
 import (
+	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -309,4 +311,69 @@ func TestContradictoryDefinition(t *testing.T) {
 		time.Sleep(time.Minute)
 		a.guards("[10.5.0.0/22] false")
 	})
+}
+
+// TestEncryptionByAnUnusableBackend: a host that cannot run the backends of a definition which requires encryption goes on
+// only with a datapath that encrypts. Otherwise it refuses packets, also after a restart, until the definition is right.
+func TestEncryptionByAnUnusableBackend(t *testing.T) {
+	for _, tt := range []struct {
+		name          string
+		before        string // the backend until then, "" if the host knows no definition
+		kind, options string
+		why           string // in the check
+		refuses       bool
+	}{
+		{"unknown", "recorder", "pigeon", "", "backend pigeon does not encrypt", true},
+		{"bad options", "recorder", "secret", `{"bad":1}`, `backend "secret": bad options`, true},
+		{"unknown to a new host", "", "pigeon", "", "backend pigeon does not encrypt", true},
+		{"bad options for a new host", "", "secret", `{"bad":1}`, `backend "secret": bad options`, true},
+		{"unknown, and packets are encrypted", "secret", "pigeon", "", `no backend "pigeon"`, false},
+		{"bad options, and packets are encrypted", "secret", "secret", `{"bad":1}`, `backend "secret": bad options`, false},
+	} {
+		simulated(t, tt.name, func(t *testing.T) {
+			a := newMember(t, memory.New(), "a")
+			start := func() {
+				kind := a.kernel.kind("secret")
+				kind.Encrypts = true
+				kind.Normalize = func(o json.RawMessage) (json.RawMessage, error) {
+					if strings.Contains(string(o), "bad") {
+						return nil, errors.New("bad options")
+					}
+					return o, nil
+				}
+				a.deps.Datapaths.Backends["secret"] = kind
+				a.startAgain()
+			}
+			a.put("10.5.0.0/22", cmp.Or(tt.before, tt.kind))
+			if tt.before != "" {
+				start()
+				a.ready()
+			}
+			a.define(func(n *registry.Network) {
+				n.Backend, n.Encryption = agenttest.Backend(t, tt.kind, tt.options), registry.EncryptionRequired
+			})
+			if tt.before == "" {
+				start()
+			}
+			for range 2 {
+				if tt.refuses {
+					a.check(health.Network, api.Critical, "not carried", "packets to it are refused", tt.why)
+					a.guards("[10.5.0.0/22] true")
+				} else {
+					a.check(health.Network, api.Warning, "the one before stays in force", tt.why)
+					a.ready()
+				}
+				if zero := slices.Contains(a.kernel.states(), "zero"); zero != (tt.refuses && tt.before != "") {
+					t.Errorf("taken down: %t", zero)
+				}
+				a.stop()
+				a.renew()
+				a.prepare()
+				start()
+			}
+			a.define(func(n *registry.Network) { n.Backend = agenttest.Backend(t, "secret", "") })
+			a.ready()
+			a.check(health.Network, api.Passing, "defined")
+		})
+	}
 }

@@ -20,7 +20,8 @@ func (d *definitionKeeper) restore(ctx context.Context, n registry.Network) erro
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	have, err := d.deps.Store.Registry.Network(ctx, n.Name)
-	switch _, verdict := judge(d.known, have, err); verdict {
+	_, verdict, err := judge(d.known, have, err, d.deps.Datapaths.Backends)
+	switch verdict {
 	case belief.Lost:
 	case belief.InForce, belief.Declined, belief.Ended:
 		return nil // another host has restored it, or it was defined differently or deleted in the meantime

@@ -294,8 +294,8 @@ func (r *Runner) guardRemembered(ctx context.Context) {
 	}
 }
 
-// runUnencrypted makes sure that no packet of n is carried, because its definition requires encryption and names a
-// backend that does not encrypt. It returns when ctx ends, as it does with another definition.
+// runUnencrypted makes sure that no packet of n is carried, because its definition requires encryption and none would
+// be encrypted. It returns when ctx ends, as it does with another definition.
 func (r *Runner) runUnencrypted(ctx context.Context, n registry.Network, contradiction error) error {
 	before, err := r.state.Load()
 	if err != nil {
@@ -323,7 +323,7 @@ func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
 		r.peers.Clear() // the leases were read with another plan
 	}
 	r.plan = n.Plan
-	if err := definition.CheckEncryption(n, r.deps.Datapaths.Backends); err != nil {
+	if err := definition.CheckCarried(n, savedState(r.state).Carriage, r.deps.Datapaths.Backends); err != nil {
 		return r.runUnencrypted(ctx, n, err)
 	}
 	switch err := r.withdrawn.guard(ctx, n, r.deps.Claims.others(n.Name)); {
@@ -366,7 +366,7 @@ func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
 		// Otherwise every check would pass from the lease to the first pass of the datapath.
 		r.report.Check(health.SubnetFile, api.Critical, health.Starting)
 	}
-	r.report.Check(health.Network, api.Passing, r.definition.definedReason(n))
+	r.definition.reportDefined(n)
 	underlay, err := r.datapath.AwaitUnderlay(ctx, n)
 	if err != nil {
 		return err
