@@ -80,7 +80,7 @@ func (t *rules) list() (map[PoolRule]struct{}, error) {
 				continue
 			}
 			dst := ToPrefix(r.Dst)
-			if isWithin(dst, t.owner.Pools) && !isWithin(dst, t.owner.Except) {
+			if t.owner.Owns(RouteKey{Dst: dst}, Route{}) {
 				entries[PoolRule{dst, Rule{r.Priority, ruleText(r)}}] = struct{}{}
 			}
 		}
