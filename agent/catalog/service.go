@@ -53,7 +53,7 @@ type Registration struct {
 	Health   func() (report api.Health, changed <-chan struct{})
 	Outage   *retry.OutageDetector
 	SetBack  *watch.Value[struct{}] // set when the store, and its catalogue, lost something
-	Count    func(err error)        // called after each attempt to register
+	Count    func(err error)        // called after each attempt to update the entry
 
 	// LocalNode returns the store's name of this host, "" if the store's own agent runs elsewhere. It is nil if the
 	// store has no such agent.
@@ -94,12 +94,12 @@ func (r *Registration) Run(ctx context.Context) {
 			denied = false
 		case errors.Is(err, registry.ErrDenied) && !denied:
 			denied = true
-			r.Log.Warn("service cannot be registered: the token lacks a right", "right",
-				"service:write on "+r.Describe().Service, "error", err)
+			r.Log.Warn("service in the catalogue cannot be updated", "error", err) // which says what was denied
 		default:
 			r.Log.Debug("service could not be registered, trying again", "error", err)
 		}
 		if err != nil {
+			r.Count(err)
 			if backoff.Wait(ctx, err, nil) != nil {
 				return
 			}
@@ -137,7 +137,7 @@ func (r *Registration) Withdraw(ctx context.Context) {
 	}
 }
 
-// register registers the service under its current name.
+// register registers the service under its current name, and counts that.
 func (r *Registration) register(ctx context.Context, v registry.Verdict, epoch string) error {
 	d := r.Describe()
 	if r.name != "" && r.name != d.Service { // a reload changed the name, or turned the service off
@@ -160,15 +160,18 @@ func (r *Registration) register(ctx context.Context, v registry.Verdict, epoch s
 	s.Epoch = epoch
 	call, cancel := context.WithTimeout(ctx, retry.CallTimeout)
 	defer cancel()
-	if err = r.announce(call, s, v); err == nil {
-		r.name = s.Name
+	if err := r.announce(call, s, v); err != nil {
+		return err
 	}
-	if err == nil && !r.deduplicated {
-		err = r.withdrawDuplicates(call, s)
-		r.deduplicated = err == nil
+	r.name = s.Name
+	if !r.deduplicated {
+		if err := r.withdrawDuplicates(call, s); err != nil {
+			return err
+		}
+		r.deduplicated = true
 	}
-	r.Count(err)
-	return err
+	r.Count(nil)
+	return nil
 }
 
 // announce shows the service. If the catalogue cannot poll the API for some time, as where Consul runs in a container
@@ -208,8 +211,8 @@ func (r *Registration) withdrawDuplicates(ctx context.Context, s registry.Servic
 	return err
 }
 
-// service returns the entry. The store polls /healthz as text if its own agent is on this host and can reach and verify
-// the API. Otherwise every registration reports the health.
+// service returns the entry. The store polls /healthz as text if its own agent is known to be on this host and can
+// verify the API. Otherwise every registration reports the health.
 func (r *Registration) service(ctx context.Context, d Description) (registry.Service, error) {
 	s := registry.Service{Name: d.Service, ID: ServiceID(d.Service, d.Node), Address: d.Address}
 	s.Tags, s.Meta = tagsAndMeta(d.Memberships)
@@ -219,17 +222,17 @@ func (r *Registration) service(ctx context.Context, d Description) (registry.Ser
 		return s, nil
 	}
 	s.Port = tcp.Port
-	if r.LocalNode == nil {
+	if d.TLS || r.LocalNode == nil {
 		return s, nil
 	}
 	local, err := r.LocalNode(ctx)
-	if err != nil || local == "" {
-		return s, err
+	if errors.Is(err, registry.ErrDenied) {
+		return s, nil // with node_name, a host needs no right to read the store's name of it
 	}
-	if !d.TLS {
+	if err == nil && local != "" {
 		s.HealthURL = fmt.Sprintf("http://%s/healthz?format=text", dialable(tcp))
 	}
-	return s, nil
+	return s, err
 }
 
 // dialable returns the address at which a program on this host reaches a listener.

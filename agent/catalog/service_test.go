@@ -63,6 +63,9 @@ func (f *fake) Withdraw(ctx context.Context, s registry.Service) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.err != nil {
+		return f.err
+	}
 	f.withdrawn = append(f.withdrawn, s.ID)
 	return nil
 }
@@ -290,7 +293,12 @@ func TestService(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			h := newHost()
 			h.Listener, h.said.TLS = tt.listener, tt.tls
-			h.LocalNode = func(context.Context) (string, error) { return tt.local, nil }
+			h.LocalNode = func(context.Context) (string, error) {
+				if tt.tls {
+					return "", registry.ErrUnavailable // its answer is not needed
+				}
+				return tt.local, nil
+			}
 			s, err := h.service(t.Context(), h.said)
 			if err != nil || s.HealthURL != tt.url || s.Port != tt.port {
 				t.Errorf("%+v, %v", s, err)
@@ -337,22 +345,53 @@ func TestNotPolled(t *testing.T) {
 	})
 }
 
-// TestDenied checks that a missing right is logged once, with its name, until the service is registered.
+// TestDenied: what the store denies is logged once, in its words, and each attempt is counted.
 func TestDenied(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newHost()
-		var out bytes.Buffer
-		h.Log = hclog.New(&hclog.LoggerOptions{Output: &out, Level: hclog.Info})
-		h.catalog.err = fmt.Errorf("%w: Permission denied", registry.ErrDenied)
-		h.run(t, func(after func(time.Duration) (registry.Service, registry.Verdict)) {
-			after(10 * refreshInterval)
-			if h.catalog.writes < 2 {
-				t.Errorf("%d attempts", h.catalog.writes)
+	for _, service := range []string{"leno", "weave", ""} {
+		synctest.Test(t, func(t *testing.T) {
+			h := newHost()
+			var out bytes.Buffer
+			h.Log = hclog.New(&hclog.LoggerOptions{Output: &out, Level: hclog.Warn})
+			h.run(t, func(after func(time.Duration) (registry.Service, registry.Verdict)) {
+				after(0)
+				h.mu.Lock()
+				h.said.Service = service // under another name, the earlier entry cannot be withdrawn
+				h.mu.Unlock()
+				h.catalog.mu.Lock()
+				h.catalog.err = fmt.Errorf("%w: seeded", registry.ErrDenied)
+				h.catalog.mu.Unlock()
+				after(10 * refreshInterval)
+			})
+			text := out.String()
+			if strings.Count(text, "denied: seeded") != 1 || strings.Contains(text, "service:write") {
+				t.Errorf("%q: logged:\n%s", service, text)
+			}
+			if failed := errors.Join(h.errs[1:]...); len(h.errs) < 3 || !errors.Is(failed, registry.ErrDenied) ||
+				slices.Contains(h.errs[1:], nil) {
+				t.Errorf("%q: counted %v", service, h.errs)
 			}
 		})
-		const want = "service cannot be registered: the token lacks a right"
-		if text := out.String(); strings.Count(text, want) != 1 || !strings.Contains(text, `right="service:write on leno"`) {
-			t.Errorf("logged:\n%s", text)
-		}
-	})
+	}
+}
+
+// TestNodeNameDenied: the service needs no right to read the store's name of this host. Other errors of that are
+// counted.
+func TestNodeNameDenied(t *testing.T) {
+	for _, err := range []error{registry.ErrDenied, registry.ErrUnavailable} {
+		synctest.Test(t, func(t *testing.T) {
+			h := newHost()
+			h.Listener = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 5366}
+			h.LocalNode = func(context.Context) (string, error) { return "", err }
+			h.run(t, func(after func(time.Duration) (registry.Service, registry.Verdict)) {
+				s, v := after(0)
+				if errors.Is(err, registry.ErrDenied) && (s.Name != "leno" || s.HealthURL != "" || v.Status != api.Passing) {
+					t.Errorf("%+v %+v", s, v)
+				}
+			})
+			isCounted := len(h.errs) == 1 && errors.Is(h.errs[0], registry.ErrUnavailable)
+			if isCounted != errors.Is(err, registry.ErrUnavailable) {
+				t.Errorf("%v: counted %v", err, h.errs)
+			}
+		})
+	}
 }
