@@ -8,54 +8,63 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"reflect"
-	"slices"
+	"strings"
 )
 
 // Decode decodes a JSON object into v, which points to a struct. It accepts no unknown members and nothing after the
-// object. Errors name the member that is wrong, and no types of Go.
+// object. Errors name the first member that is wrong, and no types of Go.
 func Decode(data []byte, v any) error {
-	decoder := json.NewDecoder(bytes.NewReader(data))
-	decoder.DisallowUnknownFields()
-	err := decoder.Decode(v)
-	switch {
+	text := json.NewDecoder(bytes.NewReader(data))
+	var object json.RawMessage
+	switch err := text.Decode(&object); {
 	case errors.Is(err, io.EOF):
 		return errors.New("it is empty, want a JSON object")
 	case err != nil:
-		return describe(err, data, v)
+		return err
 	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+	if _, err := text.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("more text follows the JSON object")
+	}
+	members := json.NewDecoder(bytes.NewReader(object))
+	if start, err := members.Token(); err != nil || start != json.Delim('{') {
+		return describe(json.Unmarshal(object, v))
+	}
+	for members.More() {
+		name, err := members.Token()
+		if err != nil {
+			return err
+		}
+		// Each member is decoded alone, because errors of encoding/json do not say which one they are about.
+		var value json.RawMessage
+		if err := members.Decode(&value); err != nil {
+			return err
+		}
+		alone, err := json.Marshal(map[string]json.RawMessage{fmt.Sprint(name): value})
+		if err != nil {
+			return err
+		}
+		decoder := json.NewDecoder(bytes.NewReader(alone))
+		decoder.DisallowUnknownFields()
+		if err := decoder.Decode(v); err != nil {
+			return fmt.Errorf("%s: %w", name, describe(err))
+		}
 	}
 	return nil
 }
 
-// describe returns an error of encoding/json in the words of JSON, with the member that it is about.
-func describe(err error, data []byte, v any) error {
-	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		err = fmt.Errorf("it is of type %s, want %s", wrong.Value, typeName(wrong.Type))
+// describe returns an error of encoding/json in the words of JSON.
+func describe(err error) error {
+	wrong, ok := errors.AsType[*json.UnmarshalTypeError](err)
+	if !ok {
+		return err
 	}
-	if name := wrongMember(data, v); name != "" {
-		return fmt.Errorf("%s: %w", name, err)
+	want := typeName(wrong.Type)
+	number, isNumber := strings.CutPrefix(wrong.Value, "number ")
+	if isNumber && (want == "number" || !strings.ContainsAny(number, ".eE")) {
+		return fmt.Errorf("%s is out of range", number)
 	}
-	return err
-}
-
-// wrongMember returns the first member of an object, in the order of their names, that cannot be decoded into v alone;
-// "" if each can.
-func wrongMember(data []byte, v any) string {
-	var members map[string]json.RawMessage
-	if json.Unmarshal(data, &members) != nil {
-		return ""
-	}
-	for _, name := range slices.Sorted(maps.Keys(members)) {
-		alone, err := json.Marshal(map[string]json.RawMessage{name: members[name]})
-		if err == nil && json.Unmarshal(alone, reflect.New(reflect.TypeOf(v).Elem()).Interface()) != nil {
-			return name
-		}
-	}
-	return ""
+	return fmt.Errorf("it is of type %s, want %s", wrong.Value, want)
 }
 
 // typeName returns the type of JSON that a type of Go is decoded from, as JSON Schema names it.

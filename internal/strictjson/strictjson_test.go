@@ -17,6 +17,7 @@ type value struct {
 	At    netip.Addr `json:"at"`
 	Share float64    `json:"share"`
 	List  []embedded `json:"list"`
+	Slot  uint16     `json:"slot"`
 }
 
 // TestDecode: an error names the member that is wrong, in the words of JSON.
@@ -29,7 +30,16 @@ func TestDecode(t *testing.T) {
 		{`[]`, "it is of type array, want object"},
 		{`{} {}`, "more text follows the JSON object"},
 		{`{} x`, "more text follows the JSON object"},
-		{`{"nome":""}`, `json: unknown field "nome"`},
+		{`{"nome":""}`, `nome: json: unknown field "nome"`},
+		{`{"at":"192.0.2.1","nome":"","port":"1"}`, `nome: json: unknown field "nome"`},
+		{`{"at":"x","list":"y"}`, `at: ParseAddr("x"): unable to parse IP`},
+		{`{"name":5,"at":"x"}`, "name: it is of type number, want string"},
+		{`{"port":"1","at":"x"}`, "port: it is of type string, want integer"},
+		{`{"list":[{"prot":1}]}`, `list: json: unknown field "prot"`},
+		{`{"slot":-1}`, "slot: -1 is out of range"},
+		{`{"slot":70000}`, "slot: 70000 is out of range"},
+		{`{"share":1e999}`, "share: 1e999 is out of range"},
+		{`{"slot":1,"slot":2,"port":1,"labels":{"a":true},"labels":{"b":true}}`, ""},
 		{`{"name":"a","port":"1"}`, "port: it is of type string, want integer"},
 		{`{"port":1.5}`, "port: it is of type number 1.5, want integer"},
 		{`{"name":1}`, "name: it is of type number, want string"},
