@@ -242,6 +242,8 @@ const seeRoutes = "see the check `routes` of `leno status`"
 func (j *judgement) judgeRoute(stage string, l Lookup, to End) {
 	table, dst, remedy := tableName(l.Table), to.subnet(), j.Network.missingRemedy(to)
 	isMadeByLeno := to.Container && j.Network.Carries()
+	// A wider route refuses the packets only if leno's route is missing, and may be there for a reason.
+	isNarrow := l.Rejecting != nil && l.Rejecting.Dst.Bits() >= dst.Bits()
 	const orMove = ", or keep leno out of these addresses with another pool"
 	switch {
 	case to.Container && to.Peer.Skipped != "":
@@ -249,9 +251,15 @@ func (j *judgement) judgeRoute(stage string, l Lookup, to End) {
 	case l.Err != nil && l.Rule != nil:
 		j.lost(stage, table, ruleRemedy(l, to, j.Network), "the routing rule %d (%s) refuses packets to %s: %v",
 			l.Rule.Priority, l.Rule.Text, to.Address, l.Err)
-	case l.Err != nil && l.Rejecting != nil && l.Rejecting.Dst.Bits() >= dst.Bits():
-		j.lost(stage, table, fmt.Sprintf("`ip route del %s`", l.Rejecting)+orMove,
-			"the route %s of another program refuses packets to %s: %v", l.Rejecting, to.Address, l.Err)
+	case l.Err != nil && l.Rejecting != nil && (isNarrow || !isMadeByLeno):
+		if isNarrow {
+			remedy = fmt.Sprintf("`ip route del %s`", l.Rejecting)
+		}
+		if isNarrow && to.Container {
+			remedy += orMove
+		}
+		j.lost(stage, table, remedy, "the route %s of another program refuses packets to %s: %v", l.Rejecting, to.Address,
+			l.Err)
 	case l.Err != nil:
 		j.lost(stage, "the routing tables", remedy, "the kernel has no route to %s: %v", to.Address, l.Err)
 	case !isMadeByLeno, l.Own, slices.Contains(j.Network.Links, l.Link) && strings.HasPrefix(l.Link, backend.LinkPrefix),

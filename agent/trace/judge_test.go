@@ -91,6 +91,11 @@ func goodFacts(t *testing.T) Facts {
 	}
 }
 
+// traceHost makes the underlay address of host-b the destination.
+func traceHost(f *Facts) {
+	f.Destination.Address, f.Destination.Container, f.Destination.IsOuter = addr("192.0.2.2"), false, true
+}
+
 func goodContainer(a, gateway string) *Container {
 	return &Container{
 		Address: addr(a), Namespace: "/run/netns/web", Link: Link{Name: "eth0", Up: true, Carrier: true, MAC: "0a:00:00:00:01:02", MTU: 1450},
@@ -168,6 +173,18 @@ func TestJudge(t *testing.T) {
 		{name: "a wider route that refuses", fault: func(f *Facts) {
 			f.Route = &Lookup{FoundRoute: kernel.FoundRoute{Table: 254, Rejecting: &kernel.RejectingRoute{Type: "prohibit", Dst: prefix("10.0.0.0/8")}}, Err: unix.EACCES}
 		}, stage: "route", saw: "no route to 10.5.2.2", do: "see the check `routes` of `leno status`"},
+		{name: "a wider route that refuses packets to a host", fault: func(f *Facts) {
+			traceHost(f)
+			f.Route = &Lookup{FoundRoute: kernel.FoundRoute{Table: 254, Rejecting: &kernel.RejectingRoute{Type: "prohibit", Dst: prefix("192.0.2.0/24")}}, Err: unix.EACCES}
+		}, stage: "route", saw: "the route prohibit 192.0.2.0/24 of another program refuses packets to 192.0.2.2", do: "give this host a route to 192.0.2.2/32: leno makes none"},
+		{name: "a route that refuses packets to a host", fault: func(f *Facts) {
+			traceHost(f)
+			f.Route = &Lookup{FoundRoute: kernel.FoundRoute{Table: 254, Rejecting: &kernel.RejectingRoute{Type: "blackhole", Dst: prefix("192.0.2.2/32")}}, Err: unix.EINVAL}
+		}, stage: "route", saw: "the route blackhole 192.0.2.2/32 of another program", do: "`ip route del blackhole 192.0.2.2/32`"},
+		{name: "alloc, and a wider route that refuses", fault: func(f *Facts) {
+			f.Network.Backend, f.Probe = "alloc", nil
+			f.Route = &Lookup{FoundRoute: kernel.FoundRoute{Table: 254, Rejecting: &kernel.RejectingRoute{Type: "prohibit", Dst: prefix("10.0.0.0/8")}}, Err: unix.EACCES}
+		}, stage: "route", saw: "the route prohibit 10.0.0.0/8 of another program", do: "give this host a route to 10.5.2.0/24: leno makes none"},
 		{name: "a skipped peer", fault: func(f *Facts) {
 			f.peer().Skipped = "behind a gateway"
 			f.Route = &Lookup{Err: unix.EHOSTUNREACH}
