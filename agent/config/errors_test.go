@@ -158,6 +158,8 @@ func TestErrorsShowNoSecrets(t *testing.T) {
 		"a user":              "consul {\n  address = \"http://" + hidden + "@x:8500\"\n}\n",
 		"statsd":              "telemetry {\n  statsd_address = \"u:" + hidden + "@h:1x\"\n}\n",
 		"statsd, slash":       "telemetry {\n  statsd_address = \"u:" + hidden + "/x@h:1\"\n}\n",
+		"statsd, scheme":      "telemetry {\n  statsd_address = \"udp://u:pa/" + hidden + "@h:8125\"\n}\n",
+		"statsd, a quote":     "telemetry {\n  statsd_address = \"udp://u:" + hidden + "\\\" x@h:8125\"\n}\n",
 		"public_ip":           "underlay {\n  public_ip = \"u:" + hidden + "@h\"\n}\n",
 		"keys":                "network \"n\" {\n  backend \"vxlan\" {\n    psk = \"" + hidden + "\"\n    private_key = \"" + hidden + "\"\n  }\n}\n",
 		"password, bad port":  "consul {\n  address = \"https://admin:" + secret + "@consul:x\"\n}\n",

@@ -185,6 +185,9 @@ func TestErrorsShowNoPasswords(t *testing.T) {
 		"a directive":         "etcd {\n  password = \"a%{" + secret + "}\"\n}\n",
 		"an open directive":   "etcd {\n  password = \"a%{ if " + secret + " }\"\n}\n",
 		"in an endpoint":      "etcd {\n  endpoints = [\"http://root:" + secret + "@etcd:2379\"]\n}\n",
+		"after others":        "log_level = \"INFO\" etcd { pass = \"" + secret + "\" }\n",
+		"JSON in one line":    `{"log_level":"INFO","etcd":{"username":"u","pass":"` + secret + `"}}`,
+		"JSON in two lines":   `{"log_level":"INFO","etcd" : {` + "\n" + `"pass":"` + secret + `"}}`,
 		"no scheme":           "etcd {\n  endpoints = [\"root:" + secret + "@etcd:2379\"]\n}\n",
 	} {
 		for _, file := range []string{"leno.hcl", "leno.json"} {

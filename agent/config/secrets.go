@@ -12,26 +12,36 @@ import (
 // Errors show source lines, and a token may be in any of them: under a misspelt name, without quotes, in another
 // option's place. So from the blocks of the stores only text is shown that is plainly no token.
 
-// secretNames is a pattern of what names of secrets contain.
-const secretNames = `token|secret|passw|private|psk`
+const (
+	// secretNames is a pattern of what names of secrets contain.
+	secretNames = `token|secret|passw|private|psk`
+
+	stores = StoreConsul + "|" + StoreEtcd + "|" + StoreKubernetes
+
+	// beforeUser and user are patterns of what precedes the user in an address, and of the user, with or without a
+	// password.
+	beforeUser = `(?:"|//)(?:\w+://)?`
+	user       = `(?:[^"\\\r\n]|\\.)*`
+)
 
 var (
 	// secretText matches the value of an option with the name of a secret, quoted or not, to the end of the line, and the
 	// user in an address.
 	secretText = regexp.MustCompile(`(?mi)(?:(?:` + secretNames + `)\w*"?[ \t]*[=:][ \t]*)([^\r\n]+)` +
-		`|(?:"|//)(?:\w+://)?([^"\r\n]*)@`)
+		`|` + beforeUser + `(` + user + `)@`)
 	// pathText matches the path in an option such as token_file, which is no secret.
 	pathText = regexp.MustCompile(`\w_file"?[ \t]*[=:][ \t]*"(\.{0,2}/[^"\r\n]*)"`)
 	// uuid matches the form of Consul's tokens.
 	uuid = regexp.MustCompile(`(?i)[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 	// storeBegins and storeEnds match the lines around a possible block of a store of a file that cannot be parsed.
 	// The option network of an etcd block does not end it.
-	storeBegins = regexp.MustCompile(`^[ \t{]*"?(?:consul|etcd|kubernetes)\b`)
-	storeEnds   = regexp.MustCompile(`^[ \t]*(?:"?(?:` + namesOf(func(s Setting) bool {
+	storeBegins = regexp.MustCompile(`^[ \t{]*"?(?:` + stores + `)\b|"(?:` + stores + `)"[ \t]*[:=]|\b(?:` + stores +
+		`)[ \t]*[={]`)
+	storeEnds = regexp.MustCompile(`^[ \t]*(?:"?(?:` + namesOf(func(s Setting) bool {
 		return !isOfStore(s) && !strings.Contains(s.Name, ".")
 	}) + `)\b|network[ \t]+"?\w|"network"[ \t]*:[ \t]*[\[{])`)
 	// storeLabel matches how a rendered error names a store's block with labels, which it must not have.
-	storeLabel = regexp.MustCompile(`(?m)(, in (?:consul|etcd|kubernetes) )".*"`)
+	storeLabel = regexp.MustCompile(`(?m)(, in (?:` + stores + `) )".*"`)
 	// harmless matches a line of that block that sets one option, which is no secret, and nothing else. The keys of a map
 	// may be secrets.
 	harmless = regexp.MustCompile(`^[ \t]*"?(?:` + namesOf(func(s Setting) bool {
@@ -120,11 +130,10 @@ func quiet(diags hcl.Diagnostics) hcl.Diagnostics {
 	return out
 }
 
-// Possible secrets in settings that are not secret: the user of a URL, a parameter of one, a member of a backend's
-// options.
+// Possible secrets in settings that are not secret: the user of an address, a parameter of a URL, a member of a
+// backend's options.
 var (
-	urlUser      = regexp.MustCompile(`://[^/@\s"]*@`)
-	user         = regexp.MustCompile(`"[^"\s/:]*:[^"\s/][^"\r\n]*@`) // of an address without a scheme
+	addressUser  = regexp.MustCompile(`(` + beforeUser + `)` + user + `@`)
 	urlParameter = regexp.MustCompile(`(?i)([?&;][^=&\s"]*(?:key|` + secretNames + `)[^=&\s"]*=)[^&\s"]+`)
 	member       = regexp.MustCompile(`(?i)("[^"]*(?:` + secretNames + `)[^"]*"\s*:\s*)"(?:[^"\\]|\\.)*"`)
 	memberPath   = regexp.MustCompile(`^"\w+_file"\s*:\s*"/`) // the path of a file that contains a secret
@@ -132,8 +141,7 @@ var (
 
 // withoutSecrets replaces these in a text for people.
 func withoutSecrets(text string) string {
-	text = urlUser.ReplaceAllString(text, "://(secret)@")
-	text = user.ReplaceAllString(text, `"(secret)@`)
+	text = addressUser.ReplaceAllString(text, "${1}(secret)@")
 	text = urlParameter.ReplaceAllString(text, "${1}(secret)")
 	return member.ReplaceAllStringFunc(text, func(found string) string {
 		if memberPath.MatchString(found) {
