@@ -470,8 +470,10 @@ func TestPeersCome(t *testing.T) {
 			}
 			s.change(func() { s.peers = s.peers[:1] })
 			s.expect(api.Passing, "no other host holds its lease")
+			s.change(func() { s.peers[0].Skipped = "its record cannot be used" })
+			s.expect(api.Passing, "no other host is in the datapath")
 			s.change(func() { s.peers = nil })
-			s.expect(api.Passing, "there are no other hosts")
+			s.expect(api.Passing, "no other host is in the datapath")
 		})
 	})
 }

@@ -77,7 +77,7 @@ func (n *network) judge() (status, reason string) {
 	}
 	switch {
 	case len(n.peers) == 0:
-		return api.Passing, "there are no other hosts"
+		return api.Passing, "no other host is in the datapath"
 	case len(peers) == 0:
 		return api.Passing, "no other host holds its lease"
 	case len(bad) == 0 && failure != "":
