@@ -25,7 +25,7 @@ import (
 )
 
 func agentSpec(m cli.Meta) cli.Spec {
-	a := &agentCommand{meta: m, overrides: map[string]*string{}}
+	a := &agentCommand{meta: m, overrides: overrides{}}
 	return cli.Spec{
 		Name: "agent", Synopsis: "Run the agent",
 		Help: `
@@ -49,14 +49,12 @@ LENO_CONSUL_ADDRESS, LENO_CONSUL_TOKEN_FILE, LENO_HTTP_ADDRESS.`,
 
 type agentCommand struct {
 	meta      cli.Meta
-	set       *flag.FlagSet
 	sources   []string // files and directories in the order given
 	dev       bool
-	overrides map[string]*string // by setting
+	overrides overrides
 }
 
 func (a *agentCommand) register(fs *flag.FlagSet) {
-	a.set = fs
 	add := func(path string) error {
 		a.sources = append(a.sources, path)
 		return nil
@@ -65,16 +63,14 @@ func (a *agentCommand) register(fs *flag.FlagSet) {
 	fs.Func("config-dir", "`directory` whose .hcl and .json files are read; may be repeated", add)
 	fs.BoolVar(&a.dev, "dev", false,
 		"run without Consul: one host and the network dev; when it stops, it removes the network and restores ip_forward")
-	for _, s := range agentOverrides() {
-		a.overrides[s.Name] = fs.String(s.FlagName(), "", s.Flag)
-	}
+	a.overrides.register(a.meta, fs)
 }
 
 // load reads the configuration, at the start and at every reload.
 func (a *agentCommand) load() (config.Config, error) {
 	options := configOptions(agent.Backends())
 	options.Dev = a.dev
-	options.Overrides = overrides(a.meta, a.set, a.overrides)
+	options.Overrides = a.overrides
 	return config.Load(a.sources, options)
 }
 

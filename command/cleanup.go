@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"slices"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/posener/complete"
@@ -18,7 +17,7 @@ import (
 )
 
 func cleanupSpec(m cli.Meta) cli.Spec {
-	c := &cleanupCommand{meta: m, format: cli.NewFormatFlag(m), overrides: map[string]*string{}}
+	c := &cleanupCommand{meta: m, format: cli.NewFormatFlag(m), overrides: overrides{}}
 	return cli.Spec{
 		Name: "cleanup", Synopsis: "Remove everything that leno created on this host",
 		Help: `
@@ -47,21 +46,14 @@ the reason. If a device or route stays, so does its network's lease.`,
 
 type cleanupCommand struct {
 	meta      cli.Meta
-	set       *flag.FlagSet
 	files     configFlags
 	format    *cli.FormatFlag
 	options   cleanup.Options
 	token     string
-	overrides map[string]*string // by setting
-}
-
-// cleanupOverrides returns the settings of agentOverrides that apply to cleanup.
-func cleanupOverrides() []string {
-	return []string{"node_name", "data_dir", "consul.address", "consul.token_file", "http.address"}
+	overrides overrides
 }
 
 func (c *cleanupCommand) register(fs *flag.FlagSet) {
-	c.set = fs
 	c.files.register(fs)
 	fs.BoolVar(&c.options.DryRun, "dry-run", false, "only list what would be removed; an agent may be running")
 	fs.StringVar(&c.options.Network, "network", "", "remove only what belongs to the network of this `name`")
@@ -70,17 +62,13 @@ func (c *cleanupCommand) register(fs *flag.FlagSet) {
 	fs.StringVar(&c.token, "token", "",
 		"`token` for the store, instead of the agent's: a Consul ACL token, USER:PASSWORD of etcd, "+
 			"or a bearer token of Kubernetes; LENO_TOKEN")
-	for _, s := range agentOverrides() {
-		if slices.Contains(cleanupOverrides(), s.Name) {
-			c.overrides[s.Name] = fs.String(s.FlagName(), "", s.Flag)
-		}
-	}
+	c.overrides.register(c.meta, fs, "node_name", "data_dir", "consul.address", "consul.token_file", "http.address")
 	c.format.Register(fs)
 }
 
 func (c *cleanupCommand) load() (config.Config, error) {
 	options := configOptions(c.meta.Backends)
-	options.Overrides = overrides(c.meta, c.set, c.overrides)
+	options.Overrides = c.overrides
 	return config.Load(c.files.sources, options)
 }
 

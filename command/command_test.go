@@ -181,7 +181,7 @@ func TestHelp(t *testing.T) {
 }
 
 func TestEveryCommandHasHelp(t *testing.T) {
-	for name, factory := range Commands(cli.Meta{}) {
+	for name, factory := range Commands(cli.Meta{Getenv: func(string) string { return "" }}) {
 		t.Run(name, func(t *testing.T) {
 			c, err := factory()
 			if err != nil {

@@ -91,27 +91,24 @@ func (c *configFlags) register(fs *flag.FlagSet) {
 		"`directory` with configuration files, read in order of name; may be repeated", add)
 }
 
-// agentOverrides returns the settings that can also be given as a flag or in the environment. Flags
-// take precedence over the environment, and the environment over files.
-func agentOverrides() []config.Setting {
-	return slices.DeleteFunc(config.Settings(), func(s config.Setting) bool { return s.Flag == "" })
-}
+// overrides are the settings that flags and the environment give a command, by name.
+type overrides map[string]config.Override
 
-// overrides returns agentOverrides by setting, for those that the command has as flags.
-func overrides(m cli.Meta, set *flag.FlagSet, flags map[string]*string) map[string]config.Override {
-	out := map[string]config.Override{}
-	for _, s := range agentOverrides() {
-		value, ok := flags[s.Name]
-		if !ok {
+// register declares the flags of the named settings, of all that have one without names. Flags take precedence over
+// the environment, and the environment over files. A flag without text overrides both with nothing.
+func (o overrides) register(m cli.Meta, fs *flag.FlagSet, names ...string) {
+	for _, s := range config.Settings() {
+		if s.Flag == "" || len(names) > 0 && !slices.Contains(names, s.Name) {
 			continue
 		}
-		if cli.IsGiven(set, s.FlagName()) {
-			out[s.Name] = config.Override{Value: *value, Source: "-" + s.FlagName()}
-		} else if v := m.Getenv(s.Variable()); v != "" {
-			out[s.Name] = config.Override{Value: v, Source: s.Variable()}
+		if v := m.Getenv(s.Variable()); v != "" {
+			o[s.Name] = config.Override{Value: v, Source: s.Variable()}
 		}
+		fs.Func(s.FlagName(), s.Flag, func(value string) error {
+			o[s.Name] = config.Override{Value: value, Source: "-" + s.FlagName()}
+			return nil
+		})
 	}
-	return out
 }
 
 // openRegistryAs opens the store with a token that the user gave in place of the agent's, "" for none.

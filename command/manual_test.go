@@ -10,7 +10,7 @@ import (
 // TestManualPage: the manual page describes each command as its help does.
 func TestManualPage(t *testing.T) {
 	page := read(t, "../packaging/leno.1")
-	for name, factory := range Commands(cli.Meta{}) {
+	for name, factory := range Commands(cli.Meta{Getenv: func(string) string { return "" }}) {
 		if strings.Contains(name, " ") {
 			continue
 		}

@@ -37,7 +37,8 @@ func (c *Command) Parse(words []string) ([]string, error) {
 }
 
 // emptyFlag returns the name of a flag that was given without text, "" if there is none. Text from an unset variable
-// must not mean the same as no flag. Common flags may be empty, to override the environment.
+// must not mean the same as no flag. Common flags, and those of settings, which are no flag.Getter, may be empty, to
+// override the environment.
 func (c *Command) emptyFlag() string {
 	own, _ := c.Options()
 	for _, f := range own {
