@@ -61,14 +61,14 @@ func newDiagnostics(log hclog.Logger, o Options, env *network.Deps, s *settings,
 	return d
 }
 
-// summary returns what this host says of itself in a network to the other hosts, without what it knows of the paths.
+// summary returns what this host says of itself in a network, without what it knows of the paths.
 func (d *diagnostics) summary(name string) api.HostSummary {
 	report, _ := d.env.Reports.Health.Report()
 	var local api.Local
 	if run, ok := d.networks.get(name); ok {
 		local = run.Status().Local
 	}
-	return fleet.Summarize(d.options.Version, local, report, name, nil, time.Now())
+	return fleet.Summarize(d.options.Version, local, report, name, time.Now())
 }
 
 // examine diagnoses this host, unless another examination is running.

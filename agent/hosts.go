@@ -2,7 +2,6 @@ package agent
 
 import (
 	"slices"
-	"time"
 
 	"github.com/lenonet/leno/agent/fleet"
 	"github.com/lenonet/leno/agent/network"
@@ -35,12 +34,11 @@ func (d *diagnostics) hosts(run *network.Runner) ([]api.Host, error) {
 		return nil, err
 	}
 	peers, name := d.peers(run, false).Peers, run.Local().Name
-	report, _ := d.env.Reports.Health.Report()
 	return fleet.Hosts(fleet.Known{
 		NodeID:    d.env.Identity.NodeID(),
 		Leases:    leases.Leases,
 		Peers:     peers,
-		Own:       fleet.Summarize(d.options.Version, run.Status().Local, report, name, peers, time.Now()),
+		Own:       d.summary(name),
 		Summaries: d.paths.Summaries(name),
 		Member:    d.members.View().Status,
 	}), nil

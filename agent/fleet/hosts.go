@@ -22,7 +22,7 @@ type Known struct {
 	NodeID    string           // of this host
 	Leases    []registry.Lease // of all hosts
 	Peers     []api.Peer       // with the paths to them
-	Own       api.HostSummary  // of this host
+	Own       api.HostSummary  // of this host, without the paths to others
 	Summaries map[netip.Prefix]api.HostSummary
 	Member    func(node string, addrs []netip.Addr) string // see api.Host
 }
@@ -35,6 +35,13 @@ func Hosts(k Known) []api.Host {
 			peers[p.Subnets[0]] = p
 		}
 	}
+	hello.CountPaths(&k.Own, func(yield func(string, string) bool) {
+		for _, p := range k.Peers {
+			if p.Held && !yield(p.Node, cmp.Or(p.Path, &api.PeerPath{}).State) {
+				return
+			}
+		}
+	})
 	out := make([]api.Host, 0, len(k.Leases))
 	for _, l := range k.Leases {
 		h := api.Host{
@@ -170,9 +177,8 @@ func shortenReason(reason string) string {
 	return strings.TrimSpace(out) + "…"
 }
 
-// Summarize returns what this host says of itself in a network.
-func Summarize(version string, local api.Local, health api.Health, network string, peers []api.Peer,
-	now time.Time) api.HostSummary {
+// Summarize returns what this host says of itself in a network, without the paths to others.
+func Summarize(version string, local api.Local, health api.Health, network string, now time.Time) api.HostSummary {
 	out := api.HostSummary{Version: version, Health: api.Passing, Backend: local.Backend, MTU: local.MTU, At: now}
 	if len(local.Underlay.Addresses) > 0 {
 		out.PublicIP = local.Underlay.Addresses[0].String()
@@ -189,12 +195,5 @@ func Summarize(version string, local api.Local, health api.Health, network strin
 			out.Reason = shortenReason(c.Name + ": " + c.Reason)
 		}
 	}
-	hello.CountPaths(&out, func(yield func(string, string) bool) {
-		for _, p := range peers {
-			if p.Held && !yield(p.Node, cmp.Or(p.Path, &api.PeerPath{}).State) {
-				return
-			}
-		}
-	})
 	return out
 }

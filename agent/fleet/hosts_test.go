@@ -104,13 +104,22 @@ func TestSummarize(t *testing.T) {
 		{Network: "n", Checks: []api.Check{{Name: "lease", Status: api.Passing, Reason: "held"}, {Name: "device", Status: api.Critical, Reason: "gone"}}},
 		{Network: "other", Checks: []api.Check{{Name: "device", Status: api.Critical, Reason: "another"}}},
 	}}
-	peers := []api.Peer{{Node: "a", Held: true, Path: &api.PeerPath{State: api.PathLossy}}, {Node: "b", Held: true}, {Node: "c"},
-		{Node: "d", Held: true, Path: &api.PeerPath{State: api.PathLost}}, {Node: "e", Held: true, Path: &api.PeerPath{State: api.PathShort}}}
 	local := api.Local{Backend: "udp", MTU: 1472, Underlay: api.Underlay{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}}
-	got := Summarize("0.1.0", local, health, "n", peers, now)
-	want := api.HostSummary{Version: "0.1.0", Health: api.Critical, Reason: "device: gone", Backend: "udp", PublicIP: "192.0.2.1", MTU: 1472,
-		Peers: 4, Reached: 2, Lost: []string{"d"}, Impaired: 2, Short: []string{"e"}, Lossy: []string{"a"}, At: now}
+	got := Summarize("0.1.0", local, health, "n", now)
+	want := api.HostSummary{Version: "0.1.0", Health: api.Critical, Reason: "device: gone", Backend: "udp", PublicIP: "192.0.2.1", MTU: 1472, At: now}
 	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestOwnPaths: this host says of itself which hosts it reaches.
+func TestOwnPaths(t *testing.T) {
+	t.Parallel()
+	k := known(1)
+	k.Peers = []api.Peer{{Node: "a", Held: true, Path: &api.PeerPath{State: api.PathLossy}}, {Node: "b", Held: true}, {Node: "c"},
+		{Node: "d", Held: true, Path: &api.PeerPath{State: api.PathLost}}, {Node: "e", Held: true, Path: &api.PeerPath{State: api.PathShort}}}
+	want := api.HostSummary{Health: api.Passing, Peers: 4, Reached: 2, Lost: []string{"d"}, Impaired: 2, Short: []string{"e"}, Lossy: []string{"a"}}
+	if diff := cmp.Diff(&want, Hosts(k)[0].Summary, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
