@@ -116,71 +116,101 @@ func TestRequestsOfAllKinds(t *testing.T) {
 	h.well()
 }
 
+// pipes is a listener for connections within a synctest bubble, which sets the time of their deadlines.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	conn, ok := <-p
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return conn, nil
+}
+
+func (p pipes) Close() error {
+	close(p)
+	return nil
+}
+
+func (p pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 5366} }
+
+// dial returns a connection on which text was sent, and which lasts a minute at most.
+func (p pipes) dial(t *testing.T, text string) net.Conn {
+	t.Helper()
+	server, client := net.Pipe()
+	p <- server
+	if err := client.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(client, text); err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
 // TestSlowClients: a client that sends or reads slowly is disconnected, and one that waits for a change is not.
 func TestSlowClients(t *testing.T) {
-	const patience = 300 * time.Millisecond
-	h := serving(t, func(l *Limits) { l.HeaderTime, l.RequestTime = patience, patience })
-	list, err := h.client.Leases(t.Context(), "n")
-	if err != nil {
-		t.Fatal(err)
-	}
-	waits := h.dial()
-	if _, err := fmt.Fprintf(waits, "GET /v1/network/n/leases?index=%d&wait=%s HTTP/1.1\r\nHost: localhost\r\n\r\n", list.Index, 4*patience); err != nil {
-		t.Fatal(err)
-	}
-	for name, sent := range map[string]string{
-		"nothing": "", "half a header": "GET /healthz HTTP/1.1\r\nHost: loc",
-		"half a body":            "PUT /v1/network/m HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{\"na",
-		"half a body of a probe": "POST /v1/network/n/probe HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{\"pe",
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			conn := h.dial()
-			if _, err := io.WriteString(conn, sent); err != nil {
+	const patience = 5 * time.Second
+	synctest.Test(t, func(t *testing.T) {
+		server := newHost(t, func(l *Limits) { l.HeaderTime, l.RequestTime = patience, patience }).prepare()
+		ctx, end := context.WithCancel(t.Context())
+		served, clients := make(chan error), make(pipes)
+		go func() { served <- server.Serve(ctx, clients) }()
+		defer func() {
+			end()
+			if err := <-served; err != nil {
+				t.Error(err)
+			}
+		}()
+		answer := func(conn net.Conn) *http.Response {
+			t.Helper()
+			r, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
 				t.Fatal(err)
 			}
-			if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
-				t.Fatal(err)
+			defer r.Body.Close()
+			if _, err := io.Copy(io.Discard, r.Body); err != nil {
+				t.Error(err)
 			}
+			return r
+		}
+		const rest = " HTTP/1.1\r\nHost: localhost\r\n"
+
+		conn := clients.dial(t, "GET /v1/network/n/leases"+rest+"Connection: close\r\n\r\n")
+		index := answer(conn).Header.Get("X-Leno-Index")
+		begun := time.Now()
+		conn = clients.dial(t, fmt.Sprintf("GET /v1/network/n/leases?index=%s&wait=%s%s\r\n", index, 4*patience, rest))
+		if r := answer(conn); r.StatusCode != http.StatusOK || time.Since(begun) < 4*patience {
+			t.Errorf("a client that waits is answered after %s: %+v", time.Since(begun), r)
+		}
+		for name, sent := range map[string]string{
+			"nothing":                "",
+			"half a header":          "GET /healthz HTTP/1.1\r\nHost: loc",
+			"half a body":            "PUT /v1/network/m" + rest + "Content-Length: 100\r\n\r\n{\"na",
+			"half a body of a probe": "POST /v1/network/n/probe" + rest + "Content-Length: 100\r\n\r\n{\"pe",
+		} {
+			begun = time.Now()
+			conn := clients.dial(t, sent)
 			if strings.HasPrefix(name, "half a body") {
-				r, err := http.ReadResponse(bufio.NewReader(conn), nil)
-				if err != nil || r.StatusCode != http.StatusRequestTimeout {
-					t.Errorf("%+v, %v", r, err)
+				if r := answer(conn); r.StatusCode != http.StatusRequestTimeout {
+					t.Errorf("%s: %+v", name, r)
 				}
 			}
-			ended(t, conn)
-		})
-	}
-	t.Run("reads no answers", func(t *testing.T) {
-		t.Parallel()
-		conn := h.dial()
-		if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
-			t.Fatal(err)
+			_, _ = io.Copy(io.Discard, conn)
+			if took := time.Since(begun); took < patience || took > 2*patience {
+				t.Errorf("%s: the connection was closed after %s", name, took)
+			}
 		}
-		requests := strings.Repeat("GET /v1/openapi.yaml HTTP/1.1\r\nHost: localhost\r\n\r\n", 1000)
+
+		begun = time.Now()
+		conn = clients.dial(t, "")
 		for range 1000 { // until the agent reads no more
-			if _, err := io.WriteString(conn, requests); err != nil {
-				var late net.Error
-				if errors.As(err, &late) && late.Timeout() {
-					t.Error("the agent keeps a client that reads nothing")
-				}
-				return
+			if _, err := io.WriteString(conn, "GET /v1/openapi.yaml"+rest+"\r\n"); err != nil {
+				break
 			}
 		}
-		t.Error("the agent answers a client that reads nothing")
-	})
-	t.Run("waits", func(t *testing.T) {
-		t.Parallel()
-		if err := waits.SetDeadline(time.Now().Add(time.Minute)); err != nil {
-			t.Fatal(err)
-		}
-		r, err := http.ReadResponse(bufio.NewReader(waits), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer r.Body.Close()
-		if body, err := io.ReadAll(r.Body); err != nil || r.StatusCode != http.StatusOK || !strings.Contains(string(body), `"leases"`) {
-			t.Errorf("%d %s, %v", r.StatusCode, body, err)
+		if took := time.Since(begun); took == 0 || took > 3*patience {
+			t.Errorf("a client that reads nothing is kept for %s", took)
 		}
 	})
 }
