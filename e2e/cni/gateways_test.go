@@ -14,6 +14,7 @@ import (
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/internal/testkit/programs"
 )
 
 // TestOldGateway checks that DEL and GC remove the old gateway from its device when the host has
@@ -32,8 +33,8 @@ func TestOldGateway(t *testing.T) {
 	// gateway in another way.
 	vlan := filepath.Join(r.Dir, "cni-vlan")
 	must(t, os.Mkdir(vlan, 0o755))
-	must(t, os.WriteFile(filepath.Join(vlan, "bridge"), fmt.Appendf(nil,
-		"#!/bin/sh\nsed 's/,\"vlan\":7//; s/\"cni-default\"/\"cni-default.7\"/' | %s/bridge\n", r.path), 0o755))
+	must(t, programs.Write(filepath.Join(vlan, "bridge"), fmt.Appendf(nil,
+		"#!/bin/sh\nsed 's/,\"vlan\":7//; s/\"cni-default\"/\"cni-default.7\"/' | %s/bridge\n", r.path)))
 	usualPlugins, vlanPlugins := r.cni, r.withPath(vlan, r.path)
 	const usual, elsewhere = "/run/leno/default.env", "/run/elsewhere/mine.env"
 	for _, tt := range []struct {

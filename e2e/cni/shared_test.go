@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/internal/testkit/programs"
 )
 
 // stateDir is the default dataDir on a runtime's host.
@@ -357,8 +358,8 @@ func (s *site) killed(t *testing.T, r *runtime) {
 	dir := filepath.Join(r.Dir, "cni-slow")
 	must(t, os.Mkdir(dir, 0o755))
 	pid, after := filepath.Join(r.Dir, "slow.pid"), filepath.Join(r.Dir, "slow.after")
-	must(t, os.WriteFile(filepath.Join(dir, "bridge"), fmt.Appendf(nil,
-		"#!/bin/sh\n[ $CNI_COMMAND = ADD ] || exec %s/bridge\necho $$ >%s.new; mv %s.new %s\nkill -9 $PPID\nread x <%s\ntouch %s\n", r.path, pid, pid, pid, pid+".wait", after), 0o755))
+	must(t, programs.Write(filepath.Join(dir, "bridge"), fmt.Appendf(nil,
+		"#!/bin/sh\n[ $CNI_COMMAND = ADD ] || exec %s/bridge\necho $$ >%s.new; mv %s.new %s\nkill -9 $PPID\nread x <%s\ntouch %s\n", r.path, pid, pid, pid, pid+".wait", after)))
 	must(t, syscall.Mkfifo(pid+".wait", 0o600))
 	t.Cleanup(func() { // releases every process that still waits
 		if f, err := os.OpenFile(pid+".wait", os.O_RDWR|syscall.O_NONBLOCK, 0); err == nil {
@@ -389,8 +390,8 @@ func (s *site) killed(t *testing.T, r *runtime) {
 func (s *site) moved(t *testing.T, r *runtime) {
 	dir := filepath.Join(r.Dir, "cni-moved")
 	must(t, os.Mkdir(dir, 0o755))
-	must(t, os.WriteFile(filepath.Join(dir, "bridge"), fmt.Appendf(nil,
-		"#!/bin/sh\n[ $CNI_COMMAND = ADD ] && [ -e %[1]s ] && cat %[1]s >/run/leno/moved.env && rm %[1]s\nexec %[2]s/bridge\n", filepath.Join(dir, "next"), r.path), 0o755))
+	must(t, programs.Write(filepath.Join(dir, "bridge"), fmt.Appendf(nil,
+		"#!/bin/sh\n[ $CNI_COMMAND = ADD ] && [ -e %[1]s ] && cat %[1]s >/run/leno/moved.env && rm %[1]s\nexec %[2]s/bridge\n", filepath.Join(dir, "next"), r.path)))
 	must(t, os.WriteFile(filepath.Join(dir, "next"), []byte(subnetText("10.5.37.1/24")), 0o644))
 	c := s.container(t, r, conf("moved", `,"network":"moved"`))
 	must(t, c.addWith(r.withPath(dir, r.path)))

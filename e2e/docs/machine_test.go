@@ -12,6 +12,7 @@ import (
 	"github.com/lenonet/leno/e2e/docpages"
 	"github.com/lenonet/leno/e2e/lab"
 	"github.com/lenonet/leno/e2e/world"
+	"github.com/lenonet/leno/internal/testkit/programs"
 )
 
 // written are the directories of /etc to which the commands of the documentation write. Each machine has its own, even
@@ -45,7 +46,7 @@ func newMachine(w *world.World, h *lab.Host) *machine {
 		w.Must(os.Symlink(filepath.Join(m.dir, "etc-real", e.Name()), filepath.Join(m.dir, "etc", e.Name())))
 	}
 	// The tests use the machine as root, without sudo.
-	m.write("bin/sudo", "#!/bin/sh\nexec \"$@\"\n", 0o755)
+	w.Must(programs.Write(filepath.Join(m.dir, "bin/sudo"), []byte("#!/bin/sh\nexec \"$@\"\n")))
 	m.write("bin/consul", "", 0o755)
 	m.write("source/config.hcl.example", docpages.Source(w.T, "config.hcl.example"), 0o644)
 	for _, file := range []string{"consul/policy.hcl", "container/container.sh", "docker/leno.conf", "systemd/leno.service", "systemd/leno.sysusers",

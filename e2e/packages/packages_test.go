@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/internal/testkit/programs"
 )
 
 const source = "../../" // the top of the source tree, relative to this folder
@@ -172,7 +173,7 @@ const calls = "/run/systemctl-calls"
 // systemd makes the machine look as if systemd ran on it.
 func (m *machine) systemd() {
 	m.t.Helper()
-	m.write("/usr/bin/systemctl", "#!/bin/sh\necho \"$*\" >>"+calls+"\n", 0o755)
+	m.program("/usr/bin/systemctl", "echo \"$*\" >>"+calls)
 	if err := os.MkdirAll(m.path("/run/systemd/system"), 0o755); err != nil {
 		m.t.Fatal(err)
 	}
@@ -181,6 +182,14 @@ func (m *machine) systemd() {
 func (m *machine) write(name, text string, mode os.FileMode) {
 	m.t.Helper()
 	if err := os.WriteFile(m.path(name), []byte(text), mode); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// program writes a program whose text is for the shell.
+func (m *machine) program(name, text string) {
+	m.t.Helper()
+	if err := programs.Write(m.path(name), []byte("#!/bin/sh\n"+text+"\n")); err != nil {
 		m.t.Fatal(err)
 	}
 }

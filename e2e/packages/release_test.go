@@ -12,6 +12,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/lenonet/leno/internal/testkit/programs"
 )
 
 // TestReleaseReproducible compares releases that were made in two directories, one after the other:
@@ -70,12 +72,8 @@ func TestReleaseArchive(t *testing.T) {
 		}
 		names = append(names, strings.TrimPrefix(h.Name, top))
 		if h.Name == top+"leno" {
-			program, err := os.OpenFile(filepath.Join(dir, "leno"), os.O_CREATE|os.O_WRONLY, 0o755)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, err = io.Copy(program, r)
-			if err := errors.Join(err, program.Close()); err != nil {
+			program, err := io.ReadAll(r)
+			if err := errors.Join(err, programs.Write(filepath.Join(dir, "leno"), program)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -125,7 +123,7 @@ func TestReleaseRefused(t *testing.T) {
 			if err := os.Mkdir(filepath.Join(dir, "tools"), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			if err := os.WriteFile(filepath.Join(dir, "tools/release"), script, 0o755); err != nil {
+			if err := programs.Write(filepath.Join(dir, "tools/release"), script); err != nil {
 				t.Fatal(err)
 			}
 			cmd := exec.Command("bash", "-c", tt.script)

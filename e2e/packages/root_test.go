@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/lenonet/leno/internal/testkit/programs"
 )
 
 // TestDebianRootBelowRestrictedTmp builds the Debian of these tests where /tmp allows neither
@@ -29,7 +31,7 @@ chmod 755 "$4/program"
 mkdir "$4/proc"
 mount -t proc proc "$4/proc"
 `
-	if err := os.WriteFile(filepath.Join(dir, "debootstrap"), []byte(debootstrap), 0o755); err != nil {
+	if err := programs.Write(filepath.Join(dir, "debootstrap"), []byte(debootstrap)); err != nil {
 		t.Fatal(err)
 	}
 	const script = `

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/internal/testkit/programs"
 )
 
 // nginxConfig configures a server from which allowed clients can read a file.
@@ -46,7 +47,7 @@ func (w *world) installNginx(h *lab.Host) {
 	bin := filepath.Join(h.Dir, "bin")
 	w.must(os.MkdirAll(bin, 0o755))
 	script := fmt.Sprintf("#!/bin/sh\nexec %s -c \"$NGINX_DIR/etc/nginx/nginx.conf\" -e stderr \"$@\"\n", nginx)
-	w.must(os.WriteFile(filepath.Join(bin, "nginx"), []byte(script), 0o755))
+	w.must(programs.Write(filepath.Join(bin, "nginx"), []byte(script)))
 }
 
 // serve starts nginx with the rendered list.

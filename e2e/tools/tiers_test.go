@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/lenonet/leno/internal/testkit/programs"
 )
 
 // fakeTests is a machine on which make test finds one package, ./agent, with the tests that gotestsum reports.
@@ -289,7 +291,7 @@ func write(t *testing.T, path, text string) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+	if err := programs.Write(path, []byte(text)); err != nil {
 		t.Fatal(err)
 	}
 }

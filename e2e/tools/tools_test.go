@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/internal/testkit/machine"
+	"github.com/lenonet/leno/internal/testkit/programs"
 )
 
 // run runs a copy of a script in a directory, next to one of tools/needs and other scripts provided by the test, and with
@@ -23,7 +24,7 @@ func run(t *testing.T, dir, script string, others map[string]string, args ...str
 	machine.Declare()
 	for name, text := range others {
 		path := filepath.Join(dir, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte("#!/bin/bash\n"+text+"\n"), 0o755)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), programs.Write(path, []byte("#!/bin/bash\n"+text+"\n"))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -32,7 +33,7 @@ func run(t *testing.T, dir, script string, others map[string]string, args ...str
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, "tools", name), content, 0o755); err != nil {
+		if err := programs.Write(filepath.Join(dir, "tools", name), content); err != nil {
 			t.Fatal(err)
 		}
 	}

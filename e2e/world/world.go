@@ -25,6 +25,7 @@ import (
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/e2e/lab"
+	"github.com/lenonet/leno/internal/testkit/programs"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -450,7 +451,7 @@ func PrivateRun(t *testing.T) string {
 [ "$1" = agent ] || exec %[1]q "$@"
 exec unshare --mount sh -euc 'mount -t tmpfs tmpfs /run; mkdir /run/leno; mount --bind "${3%%/*}" /run/leno; exec %[1]q "$@"' sh "$@"
 `, binary)
-	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
+	if err := programs.Write(path, []byte(script)); err != nil {
 		t.Fatal(err)
 	}
 	return path
