@@ -92,13 +92,13 @@ func openLab(t *testing.T, o lab.Options) *ward {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces")
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
-	t.Cleanup(cancel)
 	o.Leno = binary
-	l, err := lab.New(ctx, o)
+	l, err := lab.New(context.Background(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute) // after the wait for other labs
+	t.Cleanup(cancel)
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Errorf("close the lab: %v", err)

@@ -49,13 +49,13 @@ func newWorld(t *testing.T, o lab.Options) (*world, []*lab.Container) {
 // newLab lays out hosts and a server of the store.
 func newLab(t *testing.T, o lab.Options) *world {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
-	t.Cleanup(cancel)
 	o.Leno = binary
-	l, err := lab.New(ctx, o)
+	l, err := lab.New(context.Background(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute) // after the wait for other labs
+	t.Cleanup(cancel)
 	t.Cleanup(func() {
 		for _, h := range l.Hosts {
 			if p := h.Agent(); p != nil && t.Failed() {

@@ -47,12 +47,12 @@ var networks = []struct{ name, body string }{
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
-	t.Cleanup(cancel)
-	l, err := lab.New(ctx, lab.Options{Hosts: 2, Leno: binary, ConsulConfig: denying})
+	l, err := lab.New(context.Background(), lab.Options{Hosts: 2, Leno: binary, ConsulConfig: denying})
 	if err != nil {
 		t.Fatal(err)
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute) // after the wait for other labs
+	t.Cleanup(cancel)
 	w := &world{Lab: l, t: t, ctx: ctx}
 	t.Cleanup(func() {
 		for _, h := range w.Hosts {

@@ -82,15 +82,15 @@ func New(t *testing.T, o lab.Options) *World {
 		t.Skip("needs root: network namespaces")
 	}
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
-	t.Cleanup(cancel)
 	if o.Leno == "" {
 		o.Leno, o.Agent = binary, lab.FindAgent(binary)
 	}
-	l, err := lab.New(ctx, o)
+	l, err := lab.New(context.Background(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute) // after the wait for other labs
+	t.Cleanup(cancel)
 	w := &World{Lab: l, T: t, Ctx: ctx}
 	t.Cleanup(func() {
 		if t.Failed() {
