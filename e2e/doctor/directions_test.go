@@ -129,9 +129,9 @@ func (p *patient) onlyMessages() error {
 		switch {
 		case err != nil:
 			return err
-		case path.State != api.PathReached:
+		case path.State == api.PathLost:
 			p.w.t.Errorf("a rule drops only messages: %+v", path)
-		case path.FromPeer != nil:
+		case path.State != api.PathReached || path.FromPeer != nil:
 			return fmt.Errorf("%+v", path)
 		}
 		return nil

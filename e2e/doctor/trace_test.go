@@ -140,7 +140,7 @@ func placedFaults() []placedFault {
 				outside(0, "ip link add lan1 type bridge; ip link set lan1 up; ip route add 203.0.113.1 dev lan1; iptables-nft -P FORWARD DROP")(t),
 				outside(1, "ip route add 203.0.113.1 via ADDR0; timeout 300 bash -c 'while sleep 0.1; do echo > /dev/udp/203.0.113.1/23; done' > /dev/null 2>&1 & echo $! > DIR1/noise")(t))
 		}, end: func(t *tracing) error {
-			return errors.Join(outside(1, flush+"; kill $(cat DIR1/noise); ip route del 203.0.113.1")(t),
+			return errors.Join(outside(1, flush+"; kill $(cat DIR1/noise) || true; ip route del 203.0.113.1")(t),
 				outside(0, "iptables-nft -P FORWARD ACCEPT; ip link del lan1")(t))
 		}, stage: "tunnel", host: 0, words: []string{"UDP port 8472 are lost"}, remedy: []string{"accept UDP port 8472 from ADDR0 to ADDR1"}},
 		{name: "MTU of the underlay", begin: outside(-1, "ip link set HOST1 mtu 1400"), end: outside(-1, "ip link set HOST1 mtu 1500"), stage: "tunnel", host: 0,
@@ -182,29 +182,46 @@ func (t *tracing) check(f placedFault) error {
 		}
 		return t.arrives()
 	}
-	// A device that was down has lost its routes, which the next trace says.
+	// A device that was down has lost its routes, which a later trace says.
 	for range 2 {
-		m := firstCommand.FindStringSubmatch(hop.Do)
-		if m == nil {
+		done := command(hop)
+		if done == "" {
 			return fmt.Errorf("no command in %q", hop.Do)
 		}
 		host := t.hosts[0]
 		if hop.Node != host.Name {
 			host = t.hosts[1]
 		}
-		if _, err := host.Exec(t.w.ctx, "sh", "-euc", m[1]); err != nil {
-			return fmt.Errorf("the remedy %q: %w", m[1], err)
+		if _, err := host.Exec(t.w.ctx, "sh", "-euc", done); err != nil {
+			return fmt.Errorf("the remedy %q: %w", done, err)
 		}
-		out, err := t.trace(t.w.ctx)
+		isLost := false
+		err := lab.WaitFor(t.w.ctx, "the effect of "+done, func(ctx context.Context) error {
+			out, err := t.trace(ctx)
+			if err != nil {
+				return err
+			}
+			if hop, isLost = out.Lost(); isLost && (hop.Stage == "answer" || command(hop) == "" || command(hop) == done) {
+				return fmt.Errorf("the stage is %+v", hop) // what was repaired may take a moment
+			}
+			return nil
+		})
 		if err != nil {
 			return err
 		}
-		isLost := false
-		if hop, isLost = out.Lost(); !isLost || hop.Stage == "answer" {
-			break // what was repaired may take a moment
+		if !isLost {
+			break
 		}
 	}
 	return t.arrives()
+}
+
+// command returns the first command in the remedy of a stage, "" if there is none.
+func command(hop api.TraceHop) string {
+	if m := firstCommand.FindStringSubmatch(hop.Do); m != nil {
+		return m[1]
+	}
+	return ""
 }
 
 // verdict returns the stage at which packets are lost, or an error if it is not that of the fault.
