@@ -138,7 +138,10 @@ func TestHandoverRefused(t *testing.T) {
 	h := w.Hosts[0]
 	config := h.Config(w.lease(), h.Network("default", ""))
 	w.configure(h, config)
-	before, err := h.Exec(w.ctx, "sh", "-c", "ip -d link show type vxlan; ip route; ip -6 route")
+	state := func() (string, error) {
+		return h.Exec(w.ctx, "sh", "-c", "ip -d link show type vxlan; ip route show dev flannel.1; ip -6 route show dev flannel.1")
+	}
+	before, err := state()
 	w.must(err)
 	refused := func(want string) {
 		t.Helper()
@@ -163,7 +166,7 @@ func TestHandoverRefused(t *testing.T) {
 	flanneld.Kill()
 	w.configure(h, strings.ReplaceAll(config, "etcd {", "consul {\n} # {"))
 	refused("-config-file")
-	after, err := h.Exec(w.ctx, "sh", "-c", "ip -d link show type vxlan; ip route; ip -6 route")
+	after, err := state()
 	w.must(err)
 	if after != before {
 		t.Errorf("changed:\n%s\nbefore:\n%s", after, before)
@@ -184,17 +187,19 @@ func (w *world) besideFlannel(h *lab.Host) {
 	w.t.Helper()
 	w.healthy(h)
 	for _, args := range [][]string{{"peers"}, {"doctor"}} {
-		out, err := h.Leno(w.ctx, args...)
-		w.must(err)
 		want := []string{"healthy", "2 of 2 hosts answer"}
 		if args[0] == "peers" {
 			want = []string{"flannel-" + w.Hosts[0].Addrs[0].String(), "flannel-" + w.Hosts[1].Addrs[0].String()}
 		}
-		for _, words := range want {
-			if !strings.Contains(out, words) {
-				w.t.Errorf("leno %s beside hosts with flannel: %q is not in\n%s", args[0], words, out)
+		w.must(lab.WaitFor(w.ctx, "leno "+args[0]+" beside hosts with flannel", func(ctx context.Context) error {
+			out, err := h.Leno(ctx, args...)
+			for _, words := range want {
+				if err == nil && !strings.Contains(out, words) {
+					err = fmt.Errorf("%q is not in\n%s", words, out)
+				}
 			}
-		}
+			return err
+		}))
 	}
 	const key = etcdPrefix + "subnets/10.5.250.0-24"
 	_, err := w.etcd().Put(w.ctx, key, "garbage")
