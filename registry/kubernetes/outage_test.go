@@ -47,6 +47,7 @@ func wantOutage(t *testing.T, a *Client, n registry.Network, set registry.LeaseS
 	if _, _, err := a.WatchLeases(t.Context(), n, index); !errors.Is(err, registry.ErrUnavailable) {
 		t.Errorf("while the server is away: %v", err)
 	}
+	noticed := time.Since(begun)
 	if err := a.Renew(t.Context(), set.Leases[0]); !errors.Is(err, registry.ErrUnavailable) {
 		t.Errorf("renew while the server is away: %v", err)
 	}
@@ -55,7 +56,8 @@ func wantOutage(t *testing.T, a *Client, n registry.Network, set registry.LeaseS
 	}
 	at := a.Followed(n.Name)
 	time.Sleep(100 * time.Millisecond)
-	if now := a.Followed(n.Name); at.IsZero() || at.After(begun.Add(time.Second)) || !now.Equal(at) {
+	late := max(0, noticed-2*keepAliveTime) // on a busy machine, a connection is checked late
+	if now := a.Followed(n.Name); at.IsZero() || at.After(begun.Add(late)) || !now.Equal(at) {
 		t.Errorf("followed %v after the outage began, and then %v", at.Sub(begun), now.Sub(begun))
 	}
 }
