@@ -17,6 +17,7 @@ import (
 // masquerade checks that the agent masquerades: containers see each other's addresses, and other
 // machines see the host's.
 func (s *site) masquerade(t *testing.T, one, two *container) {
+	one.reaches(t, two) // an agent is ready before it has routes to its peers
 	for i, addr := range two.addrs() {
 		for _, tt := range []struct {
 			at   *lab.Namespace
