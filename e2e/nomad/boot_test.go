@@ -44,9 +44,9 @@ func (c *cluster) boots() {
 	}
 	client := c.namespace(a, c.web[0]).HTTP()
 	c.eventually("an allocation on "+b.Name+" that can be reached", func(ctx context.Context) error {
+		c.web = c.running("web", 0, a, b) // may still be what Nomad knew before the boot
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
-		c.web = c.running("web", 0, a, b) // may still be what Nomad knew before the boot
 		text, err := read(ctx, client, fmt.Sprintf("http://%s:8080/", c.web[1].addr()))
 		if err != nil {
 			return err

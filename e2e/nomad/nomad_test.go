@@ -150,9 +150,13 @@ func (c *cluster) carries() {
 		_, err = ns.Exec(c.ctx, "ping", "-c", "1", "-w", "5", "127.0.0.1")
 		c.must(err)
 		other := c.web[1-i].addr()
-		page, err := read(c.ctx, ns.HTTP(), fmt.Sprintf("http://%s:8080/", other))
-		c.must(err)
-		c.must(contains(page, "on "+c.machines[1-i].Name))
+		c.eventually("the page of "+c.machines[1-i].Name, func(ctx context.Context) error {
+			page, err := read(ctx, ns.HTTP(), fmt.Sprintf("http://%s:8080/", other))
+			if err != nil {
+				return err // a task that is running may not listen yet
+			}
+			return contains(page, "on "+c.machines[1-i].Name)
+		})
 	}
 	c.eventually("no address to be taken but those", func(context.Context) error {
 		for i, m := range c.machines {

@@ -50,6 +50,7 @@ func TestStatusPageInABrowser(t *testing.T) {
 func (b *browser) withoutScripts() {
 	b.Scripts(false)
 	a, other := b.Hosts[0], b.Hosts[1]
+	b.WaitHealth(a, http.StatusOK) // these pages do not change by themselves
 	for _, path := range []string{"/ui", "/ui/network/default"} {
 		b.Open(path)
 		b.Shows(a.Name+": healthy", "All 2 hosts", b.Subnet(a, "default").String(), b.Subnet(other, "default").String(),
