@@ -223,6 +223,35 @@ func (w *World) WaitHealth(h *lab.Host, status int, words ...string) {
 	})
 }
 
+// CheckEvents returns how long after a moment the agent of a host reported changes of checks, in order. The test itself may see
+// a change much later on a busy machine.
+func (w *World) CheckEvents(h *lab.Host, since time.Time, is func(api.Event) bool) (out []time.Duration) {
+	w.T.Helper()
+	var list api.EventList
+	w.Must(GetJSON(w.Ctx, h, "/v1/agent/events", &list))
+	for _, e := range list.Events {
+		if e.Kind == api.EventCheck && e.Time.After(since) && is(e) {
+			out = append(out, e.Time.Sub(since).Round(10*time.Millisecond))
+		}
+	}
+	return out
+}
+
+// Noticed blocks until the agent of a host has reported that a check fails, and returns how long after a moment it did.
+func (w *World) Noticed(h *lab.Host, check string, since time.Time) (took time.Duration) {
+	w.T.Helper()
+	w.Eventually(h.Name+" to report that "+check+" fails", func(context.Context) error {
+		all := w.CheckEvents(h, since, func(e api.Event) bool { return e.Fields["check"] == check && e.Severity != api.Info })
+		if len(all) == 0 {
+			return errors.New("there is no event")
+		}
+		took = all[0]
+		return nil
+	})
+	w.T.Logf("%s: %s failed after %s", h.Name, check, took)
+	return took
+}
+
 // Free returns an IPv4 subnet of the network, of the size of the hosts', that none of them has.
 func (w *World) Free(network string) netip.Prefix {
 	w.T.Helper()
