@@ -272,10 +272,10 @@ func (f *flips) try(p *mounts.Host, row flip) error {
 		do     func() error
 		status string
 	}{{row.fault, row.status}, {row.cure, api.Passing}} {
-		began := time.Now()
 		if err := part.do(); err != nil {
 			return err
 		}
+		began := time.Now() // doing it may take as long as noticing it
 		err := f.awaits(p, row, part.status, began.Add(2*interval))
 		if err != nil {
 			return err

@@ -105,9 +105,12 @@ func TestNotify(t *testing.T) {
 		next = s.await(next, "RELOADING=1", "")
 		next = s.await(next, "MONOTONIC_USEC=", "")
 		next = s.await(next, "READY=1", "")
-		if !strings.Contains(agent.Output(), reload.log) {
-			t.Errorf("reload of %s: the log does not say %q", reload.name, reload.log)
-		}
+		w.Eventually("reload of "+reload.name+": the log to say "+reload.log, func(context.Context) error {
+			if !strings.Contains(agent.Output(), reload.log) {
+				return fmt.Errorf("it does not")
+			}
+			return nil
+		})
 	}
 
 	w.Must(agent.Signal(syscall.SIGTERM))
