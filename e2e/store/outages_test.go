@@ -43,11 +43,14 @@ func TestQuorumLost(t *testing.T) {
 	if got := w.Subnet(h, "default"); got != subnet {
 		t.Errorf("subnet %s, before %s", got, subnet)
 	}
-	for _, l := range w.Leases(h, "default").Leases {
-		if !l.Held {
-			t.Errorf("lease of %s is not held", l.Node)
+	w.Eventually("all leases to be held", func(context.Context) error {
+		for _, l := range w.Leases(h, "default").Leases {
+			if !l.Held {
+				return fmt.Errorf("%+v", l)
+			}
 		}
-	}
+		return nil
+	})
 }
 
 // TestTokenLost deletes an agent's token for longer than its session lives: its lease lapses, and
