@@ -104,7 +104,7 @@ func (r *Runner) awaitClaims(ctx context.Context, n registry.Network, mine hostC
 		switch {
 		case conflict == nil:
 			return nil
-		case !r.previous.IsValid() || r.withdrawn.isActive():
+		case !r.withdrawn.isDue(r.previous):
 			r.deps.Claims.release(n.Name)
 		case time.Since(began) > overlapPatience:
 			return r.lease.Withdraw(r.previous, fmt.Sprintf("%s cannot be used: %v", r.previous, conflict), "")

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -8,7 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/datapath"
+	"github.com/lenonet/leno/agent/network/lease"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/internal/testkit/agenttest"
@@ -281,6 +285,53 @@ func TestPoolOfAnotherNetwork(t *testing.T) {
 			a.check(health.Lease, api.Passing, subnet.String())
 			a.applies(subnet.String() + " <- ")
 			a.guards("[10.5.0.0/22 10.4.0.0/15 10.7.0.0/16] false")
+		})
+	}
+}
+
+// TestPoolsMovedWhileStopped: a host whose subnet a definition excludes withdraws it only if its containers may use it.
+// After a boot, nothing stands, and the host joins like a new one.
+func TestPoolsMovedWhileStopped(t *testing.T) {
+	unreadable := errors.New("dump interrupted")
+	for _, tt := range []struct {
+		name  string
+		err   error // of ReadKernelState
+		exits bool
+	}{
+		{"after a boot", nil, false},
+		{"what stands is not known", unreadable, true},
+	} {
+		simulated(t, tt.name, func(t *testing.T) {
+			a, _, subnet, _ := pair(t)
+			a.config.Lease.OnLost = config.OnLostExit
+			a.define(func(n *registry.Network) { n.Plan = agenttest.Plan(t, "10.6.0.0/22") })
+			a.renew()
+			a.prepare()
+			a.deps.ReadKernelState = func(context.Context, string, []netip.Prefix) (datapath.KernelState, error) {
+				return datapath.KernelState{}, tt.err
+			}
+			a.startAgain()
+			if tt.exits {
+				var lost *lease.LostError
+				if err := <-a.ended; !errors.As(err, &lost) || lost.Old != subnet.String() {
+					t.Errorf("%v", err)
+				}
+				return
+			}
+			a.ready()
+			if _, _, found := a.store.Get(leaseKey(subnet)); found {
+				t.Errorf("%s was not given up", subnet)
+			}
+			all, _, _ := a.deps.Reports.Events.After(0, "n")
+			for _, e := range all {
+				if e.Kind == api.EventLease && e.Severity == api.Critical {
+					t.Errorf("event: %s", e.Message)
+				}
+			}
+			a.stop()
+			if err := <-a.ended; err != nil {
+				t.Error(err)
+			}
 		})
 	}
 }

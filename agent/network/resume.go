@@ -113,6 +113,7 @@ func (r *Runner) findResumable(ctx context.Context) (found *resumed, waits bool)
 		state, err := r.deps.ReadKernelState(ctx, link, before.Pools)
 		if err != nil {
 			r.report.Log().Warn("the datapath of the previous process cannot be read", "error", err)
+			r.previous = before.Subnets[0] // it may be in use
 			return nil, false
 		}
 		left = append(left, state)

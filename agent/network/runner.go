@@ -89,7 +89,7 @@ type Runner struct {
 	switcher   *switcher
 
 	plan     registry.Plan // by which the peers' leases were read
-	previous netip.Prefix  // the subnet its containers use, until a lease is held
+	previous netip.Prefix  // the subnet its containers use or had to stop using, until a lease is held
 	ending   atomic.Int32  // an Ending
 }
 
@@ -353,7 +353,7 @@ func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
 	if err != nil {
 		before = state.Network{} // the keeper reports the file and sets it aside when it makes a claim
 	}
-	if err := r.lease.Retire(ctx, n, before); err != nil {
+	if err := r.lease.Retire(ctx, n, before, r.withdrawn.isDue(r.previous)); err != nil {
 		return err
 	}
 	if err := r.datapath.Retire(ctx, backends, c, before); err != nil {

@@ -55,6 +55,9 @@ func (r *Runner) withdraw(ctx context.Context, lost *lease.WithdrawnError) {
 	})
 }
 
+// isDue reports whether a subnet, which may be none, must be withdrawn if it cannot stay: this host uses it.
+func (w *withdrawal) isDue(subnet netip.Prefix) bool { return subnet.IsValid() && !w.isActive() }
+
 // isActive reports whether the subnet is withdrawn. It is safe for concurrent use.
 func (w *withdrawal) isActive() bool {
 	_, active, _ := w.pools.Get()

@@ -45,7 +45,7 @@ func TestRetire(t *testing.T) {
 				n := a.network()
 				n.Plan = agenttest.Plan(t, tt.plan)
 				a.registry.SetOne("Release", tt.failing)
-				err = a.keeper.Retire(t.Context(), n, before)
+				err = a.keeper.Retire(t.Context(), n, before, true)
 				withdrawn, isWithdrawn := errors.AsType[*WithdrawnError](err)
 				if isWithdrawn != (tt.gone || tt.failing != nil) || isWithdrawn && withdrawn.Subnet != lease.Subnet() {
 					t.Errorf("%v", err)
@@ -54,8 +54,8 @@ func TestRetire(t *testing.T) {
 					t.Error("given up before it is withdrawn")
 				}
 				if isWithdrawn {
-					before = state.Network{Network: "n", Subnets: lease.Subnets, Session: lease.Session, Superseded: true}
-					err = a.keeper.Retire(t.Context(), n, before)
+					before = state.Network{Network: "n", Subnets: lease.Subnets, Session: lease.Session}
+					err = a.keeper.Retire(t.Context(), n, before, false)
 				}
 				want := "give up " + lease.Subnet().String() + ": "
 				if !errors.Is(err, tt.failing) || err != nil && !strings.HasPrefix(err.Error(), want) {
@@ -76,7 +76,7 @@ func TestRetire(t *testing.T) {
 func TestRetireWithoutALease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newHost(t, memory.New(), "a")
-		must(t, a.keeper.Retire(t.Context(), a.network(), state.Network{}))
+		must(t, a.keeper.Retire(t.Context(), a.network(), state.Network{}, false))
 		must(t, a.keeper.GiveUp(t.Context(), state.Network{}))
 		if n := len(a.registry.At("Release")); n != 0 {
 			t.Errorf("%d releases", n)

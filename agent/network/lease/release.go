@@ -135,14 +135,15 @@ func (k *Keeper) ConfirmRelease(err error) { k.releases.leave(err) }
 func (k *Keeper) Close() { k.releases.close() }
 
 // Retire gives up a lease whose subnets are not a slot of n's plan, because it belongs to another definition. Such a
-// lease would block other leases forever. If the subnets are not in the plan at all, they must be withdrawn first: the
-// error is then a *WithdrawnError. before is what an earlier process held, which counts if this one holds no lease.
-func (k *Keeper) Retire(ctx context.Context, n registry.Network, before state.Network) error {
+// lease would block other leases forever. If the subnets are in use and not in the plan at all, they must be withdrawn
+// first: the error is then a *WithdrawnError. before is what an earlier process held, which counts if this one holds no
+// lease.
+func (k *Keeper) Retire(ctx context.Context, n registry.Network, before state.Network, inUse bool) error {
 	lease := k.heldOrBefore(before)
 	if lease.Session == "" || isSlotOf(n.Plan, lease) {
 		return nil
 	}
-	if !before.Superseded && !isPartOf(n.Plan, lease) {
+	if inUse && !isPartOf(n.Plan, lease) {
 		return k.Withdraw(lease.Subnet(), fmt.Sprintf("%s is no subnet of the network any more", lease.Subnet()), "")
 	}
 	if err := k.GiveUp(ctx, before); err != nil {
