@@ -77,10 +77,10 @@ type host struct {
 }
 
 // preferMain records calls of PreferMain.
-func (h *host) preferMain(_ context.Context, pools []netip.Prefix, priority int, _ bool) ([]backend.Repair, error) {
+func (h *host) preferMain(_ context.Context, owner kernel.Owner, priority int, _ bool) ([]backend.Repair, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.rules = append(h.rules, fmt.Sprint(pools, " ", priority))
+	h.rules = append(h.rules, fmt.Sprint(owner.Pools, " ", priority))
 	return nil, nil
 }
 
@@ -230,9 +230,9 @@ func (h *host) build() *Agent {
 		Registry: reg, RegistryName: "memory", Firewall: h.wall, Obstacles: h.others.find,
 		Backends:          map[string]backend.Type{"recorder": h.recorder.kind("recorder"), "other": h.recorder.kind("other"), "metered": h.recorder.metered("metered")},
 		EnsureForwarding:  func(netip.Prefix, []string, bool) (forwarding.State, error) { return forwarding.State{}, nil },
-		Guard:             func(context.Context, []netip.Prefix, bool) error { return nil },
+		Guard:             func(context.Context, kernel.Owner, bool) error { return nil },
 		PreferMain:        h.preferMain,
-		ReplacePools:      func(context.Context, []netip.Prefix, []netip.Prefix, bool) error { return nil },
+		ReplacePools:      func(context.Context, kernel.Owner, []netip.Prefix, bool) error { return nil },
 		FindDetours:       func(kernel.PathQuery) ([]kernel.Detour, error) { return nil, nil },
 		RestoreForwarding: func() error { return nil },
 		LockHost: func() (func() error, error) {

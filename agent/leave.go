@@ -93,7 +93,7 @@ func (ns *networks) keepFormer(network string) {
 	}
 	if !subnet.IsValid() {
 		before, err := state.Load(ns.settings.get().DataDir, network)
-		if err == nil && len(before.Subnets) > 0 && before.Subnets[0] != before.Revoked && !before.Superseded {
+		if err == nil && len(before.Subnets) > 0 && before.Subnets[0] != before.Revoked && before.Refused == nil {
 			subnet = before.Subnets[0]
 		}
 	}

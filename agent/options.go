@@ -46,9 +46,9 @@ type Options struct {
 	RestoreForwarding func() error
 
 	// Guard, PreferMain, ReplacePools and FindDetours do what the functions of package kernel with these names do.
-	Guard        func(ctx context.Context, pools []netip.Prefix, wanted bool) error
-	PreferMain   func(ctx context.Context, pools []netip.Prefix, priority int, stood bool) ([]backend.Repair, error)
-	ReplacePools func(ctx context.Context, before, present []netip.Prefix, guards bool) error
+	Guard        func(ctx context.Context, owner kernel.Owner, wanted bool) error
+	PreferMain   func(ctx context.Context, owner kernel.Owner, priority int, stood bool) ([]backend.Repair, error)
+	ReplacePools func(ctx context.Context, before kernel.Owner, present []netip.Prefix, guards bool) error
 	FindDetours  func(q kernel.PathQuery) ([]kernel.Detour, error)
 
 	// Obstacles finds the rules of other programs that block containers' packets.

@@ -164,6 +164,7 @@ type Config struct {
 	NodeID  string          // stable attributes are derived from it
 	DataDir string          // for key files; may not exist yet
 	Pools   []netip.Prefix  // the whole network, one pool per family
+	Except  []netip.Prefix  // what other networks of this host use: the zero State removes no routes there
 	Options json.RawMessage // as returned by Normalize
 	Logger  hclog.Logger
 }

@@ -71,7 +71,7 @@ func readHost(c config.Config, o Options) *host {
 func (h *host) tracesOf(name string) networkTraces {
 	t := networkTraces{name: name, files: []string{filepath.Join(h.o.RunDir, name+".env")}}
 	if before, err := state.Load(h.config.DataDir, name); err == nil && before.Network != "" {
-		t.saved, t.pools = before, before.Pools
+		t.saved, t.pools = before, before.Reach()
 		h.nodeID = cmp.Or(h.nodeID, before.NodeID)
 		t.files = append(t.files, before.SubnetFile)
 	}

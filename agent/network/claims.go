@@ -67,22 +67,6 @@ func (p *HostClaims) others(network string) (pools []netip.Prefix) {
 	return pools
 }
 
-// subtract returns the parts of a prefix that lie in none of the others.
-func subtract(p netip.Prefix, others []netip.Prefix) []netip.Prefix {
-	i := slices.IndexFunc(others, p.Overlaps)
-	switch {
-	case i < 0:
-		return []netip.Prefix{p}
-	case others[i].Bits() <= p.Bits():
-		return nil
-	}
-	bytes := p.Addr().AsSlice()
-	bytes[p.Bits()/8] |= 0x80 >> (p.Bits() % 8)
-	upper, _ := netip.AddrFromSlice(bytes)
-	return append(subtract(netip.PrefixFrom(p.Addr(), p.Bits()+1), others),
-		subtract(netip.PrefixFrom(upper, p.Bits()+1), others)...)
-}
-
 // release removes a network's claim.
 func (p *HostClaims) release(network string) {
 	p.mu.Lock()

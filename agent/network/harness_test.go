@@ -111,9 +111,9 @@ func (h *host) renew() {
 				return underlay.Choice{Interface: "eth0", Index: 2, MTU: 1500, Addrs: h.addrs, Devices: []string{"eth0"}}, nil
 			},
 			EnsureForwarding: func(netip.Prefix, []string, bool) (forwarding.State, error) { return forwarding.State{}, nil },
-			Guard:            func(context.Context, []netip.Prefix, bool) error { return nil },
-			PreferMain:       func(context.Context, []netip.Prefix, int, bool) ([]backend.Repair, error) { return nil, nil },
-			ReplacePools:     func(context.Context, []netip.Prefix, []netip.Prefix, bool) error { return nil },
+			Guard:            func(context.Context, kernel.Owner, bool) error { return nil },
+			PreferMain:       func(context.Context, kernel.Owner, int, bool) ([]backend.Repair, error) { return nil, nil },
+			ReplacePools:     func(context.Context, kernel.Owner, []netip.Prefix, bool) error { return nil },
 			FindDetours:      func(kernel.PathQuery) ([]kernel.Detour, error) { return nil, nil },
 		},
 		Claims: NewHostClaims(),

@@ -72,6 +72,9 @@ func (b kernelBackend) record(s backend.State) (backend.Report, error) {
 	}
 	b.passes = append(b.passes, s)
 	line := fmt.Sprintf("%s %s %v: %s", b.name, b.config.Options, b.config.Pools, stateText(s))
+	if len(b.config.Except) > 0 {
+		line = fmt.Sprintf("%s %s %v except %v: %s", b.name, b.config.Options, b.config.Pools, b.config.Except, stateText(s))
+	}
 	if len(b.lines) == 0 || b.lines[len(b.lines)-1] != line {
 		b.lines = append(b.lines, line)
 	}

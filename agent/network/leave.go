@@ -9,7 +9,6 @@ import (
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/state"
-	"github.com/lenonet/leno/registry"
 )
 
 // leaveTimeout bounds the cleanup of a host that leaves a network.
@@ -68,14 +67,11 @@ func (r *removal) tearDown(ctx context.Context) error {
 	defer cancel()
 	left := r.datapath.Remove(here, r.before)
 	errs := []error{left}
-	if r.before.Superseded {
-		r.withdrawn.begin(r.before.Backend, r.before.Pools)
+	if r.before.Refused != nil {
+		r.withdrawn.add(r.before.Refused)
 	}
-	var n registry.Network
-	if known := rememberedDefinition(r.config, r.local.Name); known != nil {
-		n = known.Network
-	}
-	errs = append(errs, r.withdrawn.end(here, n))
+	known := rememberedDefinition(r.config, r.local.Name)
+	errs = append(errs, r.withdrawn.end(here, nil, known != nil && known.Network.Encryption != ""))
 	r.deps.Rules.Foreign.Drop(r.local.Name)
 	errs = append(errs, r.deps.Rules.Keeper.Drop(here, r.local.Name), r.file.remove(r.before.SubnetFile))
 	if left == nil {

@@ -104,7 +104,7 @@ func (r *Runner) findResumable(ctx context.Context) (found *resumed, waits bool)
 	if err != nil || len(before.Subnets) == 0 {
 		return nil, false // the runner reports an error when it needs a lease
 	}
-	if before.Superseded {
+	if before.Refused != nil {
 		r.previous = before.Subnets[0]
 		return nil, false
 	}

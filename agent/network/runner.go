@@ -150,6 +150,7 @@ func New(deps *Deps, c config.Config, local config.Network, before *HandOver) *R
 		RulePriority:    local.RulePriority,
 		Underlay:        c.Underlay,
 		Previous:        sync.OnceValue(r.previousUnderlay),
+		Others:          func() []netip.Prefix { return deps.Claims.others(local.Name) },
 		Host:            deps.Datapaths,
 		Report:          r.report,
 		Change:          r.change,
@@ -326,11 +327,8 @@ func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
 	if err := definition.CheckCarried(n, savedState(r.state).Carriage, r.deps.Datapaths.Backends); err != nil {
 		return r.runUnencrypted(ctx, n, err)
 	}
-	switch err := r.withdrawn.guard(ctx, n, r.deps.Claims.others(n.Name)); {
-	case err != nil && (n.Encryption != "" || r.withdrawn.isActive()):
+	if err := r.withdrawn.guard(ctx, n); err != nil {
 		return err
-	case err != nil:
-		r.report.Log().Debug("there may be a guard of an earlier definition", "error", err)
 	}
 	stopRefusing := r.withdrawn.keep(ctx)
 	defer stopRefusing()
@@ -344,6 +342,9 @@ func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
 		r.previous = held.Subnet()
 	}
 	if err := r.awaitClaims(ctx, n, hostClaim{n.Plan.Prefixes(), backends.Ports(r.deps.Datapaths.Backends)}); err != nil {
+		return err
+	}
+	if err := r.withdrawn.guard(ctx, n); err != nil { // now that no other network of this host uses the pools
 		return err
 	}
 	if before := r.datapath.Content(); before != nil && len(definition.Differences(before.Network, n)) > 0 {
@@ -402,7 +403,7 @@ func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
 func (r *Runner) change(ctx context.Context, n registry.Network) error {
 	backends, c, err := r.datapath.Configure(n.Carriage(), n.Plan.Prefixes())
 	if err == nil {
-		err = r.withdrawn.guard(ctx, n, r.deps.Claims.others(n.Name))
+		err = r.withdrawn.guard(ctx, n)
 	}
 	if err == nil {
 		err = r.deps.Claims.take(n.Name, hostClaim{n.Plan.Prefixes(), backends.Ports(r.deps.Datapaths.Backends)})

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"github.com/lenonet/leno/agent/network/datapath"
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -33,6 +35,8 @@ type member struct {
 	guarded  string // the last call of Guard, such as "[10.5.0.0/22] true"
 	place    []netip.Addr
 	placeErr error
+	refusals map[string]bool      // the destinations of the routes of guards in the kernel
+	rules    map[string]bool      // the destinations of routing rules in the kernel
 	device   int                  // the index of the underlay's interface
 	looks    int                  // how often the underlay was selected
 	narrow   map[netip.Addr]int   // the MTU of the path, by address of the peer
@@ -42,7 +46,8 @@ type member struct {
 // newMember returns a member of network n that is not started yet.
 func newMember(t testing.TB, store *memory.Store, name string) *member {
 	t.Helper()
-	m := &member{host: newHost(t, store, name), kernel: &fakeKernel{}, device: 2}
+	m := &member{host: newHost(t, store, name), kernel: &fakeKernel{}, device: 2,
+		refusals: map[string]bool{}, rules: map[string]bool{}}
 	m.config.Lease.TTL, m.config.Lease.RenewMargin = 10*time.Second, 9900*time.Millisecond // renewed every 100 ms
 	m.place = m.addrs
 	m.prepare()
@@ -51,7 +56,7 @@ func newMember(t testing.TB, store *memory.Store, name string) *member {
 
 // prepare gives the host the fakes of a member.
 func (m *member) prepare() {
-	m.deps.Datapaths.Backends = map[string]backend.Type{"recorder": m.kernel.kind("recorder"), "other": m.kernel.kind("other")}
+	m.deps.Datapaths.Backends = map[string]backend.Type{"recorder": m.kernel.kind("recorder"), "other": m.kernel.kind("other"), "alloc": m.kernel.kind("alloc")}
 	m.deps.Datapaths.SelectUnderlay = func(_ config.Underlay, _ []netip.Prefix, peers []netip.Addr) (underlay.Choice, error) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -64,16 +69,35 @@ func (m *member) prepare() {
 			Interface: "eth0", Index: m.device, MTU: mtu, Addrs: m.place, Devices: []string{"eth0"},
 		}, m.placeErr
 	}
-	m.deps.Datapaths.Guard = func(_ context.Context, pools []netip.Prefix, wanted bool) error {
+	m.deps.Datapaths.Guard = func(_ context.Context, owner kernel.Owner, wanted bool) error {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		m.guarded = fmt.Sprint(pools, " ", wanted)
+		m.guarded = fmt.Sprint(owner.Parts(), " ", wanted)
+		replace(m.refusals, owner, wanted)
 		return nil
+	}
+	m.deps.Datapaths.PreferMain = func(_ context.Context, owner kernel.Owner, priority int, _ bool) ([]backend.Repair, error) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		replace(m.rules, owner, priority != 0)
+		return nil, nil
 	}
 	m.deps.ReadKernelState = func(context.Context, string, []netip.Prefix) (datapath.KernelState, error) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		return m.remains, nil
+	}
+}
+
+// replace replaces an owner's destinations in a table of the kernel.
+func replace(table map[string]bool, owner kernel.Owner, wanted bool) {
+	maps.DeleteFunc(table, func(dst string, _ bool) bool {
+		return owner.Owns(kernel.RouteKey{Dst: netip.MustParsePrefix(dst)}, kernel.Route{})
+	})
+	for _, part := range owner.Parts() {
+		if wanted {
+			table[part.String()] = true
+		}
 	}
 }
 

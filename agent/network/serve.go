@@ -29,7 +29,7 @@ func (r *Runner) serve(ctx context.Context, v *peers.View, s backend.State, appl
 	r.file.reportResult(fileErr)
 	var refusalErr error
 	if applied {
-		refusalErr = r.withdrawn.end(ctx, n)
+		refusalErr = r.withdrawn.end(ctx, n.Plan.Prefixes(), n.Encryption != "")
 	}
 	saveErr := r.save(n, v.Own)
 	r.report.Written(report.LeaseFile, saveErr)
@@ -122,7 +122,7 @@ func (r *Runner) save(n registry.Network, lease registry.Lease) error {
 			RecordIndex:  n.ModifyIndex,
 			Renewed:      status.Renewed,
 			Revoked:      status.Revoked,
-			Superseded:   r.withdrawn.isActive(),
+			Refused:      r.withdrawn.saved(),
 			MTU:          lease.MTU,
 			SubnetFile:   r.local.SubnetFile,
 			Pools:        n.Plan.Prefixes(),

@@ -26,7 +26,9 @@ type withdrawal struct {
 	report   *report.Reporter
 	state    *state.File
 	datapath *datapath.Reconciler
-	pools    *watch.Value[[]netip.Prefix] // to which packets are refused; there is no value while no subnet is withdrawn
+	// refused are the pools to which packets are refused: those of each definition since the subnet was withdrawn. There
+	// is no value while no subnet is withdrawn.
+	refused *watch.Value[[]netip.Prefix]
 }
 
 // withdraw stops the use of a subnet. It retries what fails, until ctx ends.
@@ -38,16 +40,17 @@ func (r *Runner) withdraw(ctx context.Context, lost *lease.WithdrawnError) {
 		r.report.Forget(check)
 	}
 	before := savedState(r.state)
-	n, _, _ := r.definition.inForce.Get()
-	old := r.datapath.Pools(before)
-	if len(old) == 0 {
-		old = r.plan.Prefixes()
+	kind, pools := r.datapath.Carried(before)
+	if len(pools) == 0 {
+		n, _, _ := r.definition.inForce.Get()
+		kind, pools = n.Backend.Type, r.plan.Prefixes()
 	}
-	pools := r.withdrawn.begin(n.Backend, old)
+	refused := r.withdrawn.add(refusable(kind, pools))
 	ctx, done := context.WithCancel(ctx)
 	defer done()
-	_ = r.datapath.KeepRefused(ctx, pools, func(ctx context.Context) error { // ends with ctx
-		err := errors.Join(r.file.remove(before.SubnetFile), r.datapath.Remove(ctx, before), r.withdrawn.save())
+	_ = r.datapath.KeepRefused(ctx, refused, func(ctx context.Context) error { // ends with ctx
+		fileErr, left := r.file.remove(before.SubnetFile), r.datapath.Remove(ctx, before)
+		err := errors.Join(fileErr, left, r.withdrawn.save(left == nil))
 		if err == nil {
 			done()
 		}
@@ -55,32 +58,50 @@ func (r *Runner) withdraw(ctx context.Context, lost *lease.WithdrawnError) {
 	})
 }
 
+// refusable returns those of the pools that a backend carries to which the kernel can refuse packets. There are none
+// with the backend alloc, where the routes are another program's.
+func refusable(backend string, pools []netip.Prefix) []netip.Prefix {
+	if backend == "alloc" {
+		return nil
+	}
+	return pools
+}
+
 // isDue reports whether a subnet, which may be none, must be withdrawn if it cannot stay: this host uses it.
 func (w *withdrawal) isDue(subnet netip.Prefix) bool { return subnet.IsValid() && !w.isActive() }
 
 // isActive reports whether the subnet is withdrawn. It is safe for concurrent use.
-func (w *withdrawal) isActive() bool {
-	_, active, _ := w.pools.Get()
-	return active
+func (w *withdrawal) isActive() bool { return w.saved() != nil }
+
+// saved returns the pools to which packets are refused, as the state file has them: nil if no subnet is withdrawn. It
+// is safe for concurrent use.
+func (w *withdrawal) saved() []netip.Prefix {
+	refused, _, _ := w.refused.Get()
+	return refused
 }
 
-// begin records that the subnet is withdrawn, and returns the pools to which the kernel can refuse packets. There are
-// none with the backend alloc, where the routes are another program's.
-func (w *withdrawal) begin(b registry.Backend, pools []netip.Prefix) []netip.Prefix {
-	if b.Type == "alloc" {
-		pools = nil
+// add adds pools to those to which packets are refused, and returns all of them. The subnet is withdrawn from then on.
+func (w *withdrawal) add(pools []netip.Prefix) []netip.Prefix {
+	refused := append([]netip.Prefix{}, w.saved()...)
+	for _, pool := range pools {
+		if !slices.Contains(refused, pool) {
+			refused = append(refused, pool)
+		}
 	}
-	w.pools.Set(pools)
-	return pools
+	w.refused.Set(refused)
+	return refused
 }
 
-// save records for the next process that the subnet is withdrawn. It does nothing if the state file has none.
-func (w *withdrawal) save() error {
+// save records the withdrawal for the next process, and that of the datapath if that is removed: another network may
+// use its pools from now on. It does nothing if the state file has no subnet.
+func (w *withdrawal) save(removed bool) error {
 	if before, err := w.state.Load(); err != nil || len(before.Subnets) == 0 {
 		return nil
 	}
 	return w.state.Update(func(before state.Network, _ error) state.Network {
-		before.Superseded = true
+		if before.Refused = w.saved(); removed {
+			before.Pools = nil
+		}
 		return before
 	})
 }
@@ -88,57 +109,55 @@ func (w *withdrawal) save() error {
 // recall goes on refusing packets if an earlier process has withdrawn the subnet.
 func (w *withdrawal) recall(ctx context.Context) {
 	before, err := w.state.Load()
-	if err != nil || !before.Superseded {
+	if err != nil || before.Refused == nil {
 		return
 	}
-	if err := w.datapath.Refuse(ctx, w.begin(before.Backend, before.Pools), true); err != nil {
+	if err := w.datapath.Refuse(ctx, w.add(before.Refused)); err != nil {
 		w.report.Log().Error("packets with another host's addresses may leave until this host has a subnet", "error", err)
 	}
 }
 
 // guard makes the kernel refuse packets to the network as long as this host must not send any: for want of encryption,
-// or because its subnet is withdrawn. Then it leaves out what other networks of this host use.
-func (w *withdrawal) guard(ctx context.Context, n registry.Network, others []netip.Prefix) error {
-	refused, active, _ := w.pools.Get()
-	if !active {
-		return w.datapath.Guard(ctx, n)
+// or because its subnet is withdrawn. Otherwise it ends what an earlier definition, or a network that had these pools,
+// may have left; failing to do so is no error.
+func (w *withdrawal) guard(ctx context.Context, n registry.Network) error {
+	if w.isActive() {
+		refused := w.add(refusable(n.Backend.Type, n.Plan.Prefixes()))
+		return errors.Join(w.save(false), w.datapath.Refuse(ctx, refused))
 	}
-	if n.Backend.Type != "alloc" {
-		refused = slices.Clone(refused)
-		for _, pool := range n.Plan.Prefixes() {
-			refused = append(refused, slices.DeleteFunc(subtract(pool, others), func(part netip.Prefix) bool {
-				return slices.Contains(refused, part)
-			})...)
-		}
+	err := w.datapath.Guard(ctx, n)
+	if err != nil && n.Encryption == "" {
+		w.report.Log().Debug("there may be a guard of an earlier definition", "error", err)
+		return nil
 	}
-	w.pools.Set(refused)
-	return w.datapath.Refuse(ctx, refused, true)
+	return err
 }
 
 // keep keeps packets to the network refused until stop is called, if this host's subnet is withdrawn.
 func (w *withdrawal) keep(ctx context.Context) (stop func()) {
-	pools, active, _ := w.pools.Get()
-	if !active {
+	refused := w.saved()
+	if refused == nil {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var keeper sync.WaitGroup
-	keeper.Go(func() { _ = w.datapath.KeepRefused(ctx, pools, nil) }) // ends with ctx
+	keeper.Go(func() { _ = w.datapath.KeepRefused(ctx, refused, nil) }) // ends with ctx
 	return func() {
 		cancel()
 		keeper.Wait()
 	}
 }
 
-// end ends the refusal of packets to n, because this host has another subnet or leaves the network. It stays for a
-// network that requires encryption.
-func (w *withdrawal) end(ctx context.Context, n registry.Network) error {
-	pools, _, _ := w.pools.Get()
-	if len(pools) > 0 && n.Encryption == "" {
-		if err := w.datapath.Refuse(ctx, pools, false); err != nil {
-			return err
-		}
+// end ends the refusal of packets, because this host has another subnet or leaves the network. Present are the pools
+// that the network has now. The refusal stays for a network that requires encryption, which is guarded.
+func (w *withdrawal) end(ctx context.Context, present []netip.Prefix, guarded bool) error {
+	refused := w.saved()
+	if refused == nil {
+		return nil
 	}
-	w.pools.Clear()
+	if err := w.datapath.EndRefusal(ctx, refused, present, guarded); err != nil {
+		return err
+	}
+	w.refused.Clear()
 	return nil
 }

@@ -4,15 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/agent/network/lease"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
@@ -78,7 +84,7 @@ func (m *member) isBack(subnet netip.Prefix, peers string) {
 	if got := state.SubnetInFile(m.config.Networks[0].SubnetFile); got != subnet {
 		m.t.Errorf("the subnet file says %s, want %s", got, subnet)
 	}
-	if saved, err := state.Load(m.config.DataDir, "n"); err != nil || saved.Superseded || saved.Subnets[0] != subnet {
+	if saved, err := state.Load(m.config.DataDir, "n"); err != nil || saved.Refused != nil || saved.Subnets[0] != subnet {
 		m.t.Errorf("saved %+v, %v", saved, err)
 	}
 }
@@ -353,4 +359,155 @@ func TestSupersededAgainAndAgain(t *testing.T) {
 			t.Errorf("%d claims in a minute", n)
 		}
 	})
+}
+
+// stands waits until the kernel has these routes of guards and these routing rules, such as "[10.5.0.0/22]".
+func (m *member) stands(refusals, rules string) {
+	m.t.Helper()
+	agenttest.Eventually(m.t, func() error {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		text := func(table map[string]bool) string { return fmt.Sprint(slices.Sorted(maps.Keys(table))) }
+		if text(m.refusals) != refusals || text(m.rules) != rules {
+			return fmt.Errorf("refused: %s, want %s; rules: %s, want %s", text(m.refusals), refusals, text(m.rules), rules)
+		}
+		return nil
+	})
+}
+
+// TestRefusalEnds: whatever pools a network had while its subnet was withdrawn, packets to all of them are refused, and
+// nothing is left of that when this host has a subnet again or has left the network.
+func TestRefusalEnds(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		end   func(a *member)
+		rules string // afterwards
+	}{
+		{"another subnet", func(a *member) {
+			a.registry.SetOne("Acquire", nil)
+			a.ready()
+		}, "[10.6.0.0/22]"},
+		{"another subnet, and a route changes meanwhile", func(a *member) {
+			a.kick()
+			a.registry.SetOne("Acquire", nil)
+			a.ready()
+		}, "[10.6.0.0/22]"},
+		{"another definition after a restart", func(a *member) {
+			a.stop()
+			a.define(func(n *registry.Network) { n.Plan = agenttest.Plan(a.t, "10.7.0.0/22") })
+			a.registry.SetOne("Acquire", nil)
+			a.start().ready()
+		}, "[10.7.0.0/22]"},
+		{"on_lost is exit", func(a *member) {
+			a.registry.SetOne("Acquire", nil)
+			if err := <-a.ended; !errors.As(err, new(*lease.LostError)) {
+				a.t.Errorf("%v", err)
+			}
+			a.stop()
+			a.start().ready()
+		}, "[10.6.0.0/22]"},
+		{"left", func(a *member) {
+			a.run.SetEnding(Leave)
+			a.stop()
+		}, "[]"},
+		{"left after a restart", func(a *member) {
+			a.stop()
+			a.renew()
+			a.prepare()
+			LeaveSaved(a.t.Context(), a.deps, a.config, a.config.Networks[0])
+		}, "[]"},
+		{"deleted", func(a *member) { a.remove() }, "[]"},
+	} {
+		simulated(t, tt.name, func(t *testing.T) {
+			a := newMember(t, memory.New(), "a")
+			a.config.Networks[0].RulePriority = 99
+			if a.config.Lease.OnLost = config.OnLostRenumber; tt.name == "on_lost is exit" {
+				a.config.Lease.OnLost = config.OnLostExit
+			}
+			a.start().ready()
+			a.stands("[]", "[10.5.0.0/22]")
+			a.registry.SetOne("Acquire", registry.ErrUnavailable)
+			a.define(func(n *registry.Network) { n.Plan = agenttest.Plan(t, "10.6.0.0/22") })
+			a.stands("[10.5.0.0/22 10.6.0.0/22]", "[10.5.0.0/22 10.6.0.0/22]")
+			tt.end(a)
+			a.stands("[]", tt.rules)
+		})
+	}
+}
+
+// TestWithdrawnPoolOfAnotherNetwork: what another network of this host uses by now stays, although this one had it and
+// refused packets to it.
+func TestWithdrawnPoolOfAnotherNetwork(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		simulated(t, fmt.Sprintf("restart %t", restart), func(t *testing.T) {
+			a := newMember(t, memory.New(), "a")
+			a.config.Networks[0].RulePriority = 99
+			a.start().ready()
+			a.registry.SetOne("Acquire", registry.ErrUnavailable)
+			a.define(func(n *registry.Network) { n.Plan = agenttest.Plan(t, "10.6.0.0/22") })
+			a.stands("[10.5.0.0/22 10.6.0.0/22]", "[10.5.0.0/22 10.6.0.0/22]")
+			if restart {
+				a.stop()
+				a.renew()
+				a.prepare()
+			}
+			before := len(a.kernel.story())
+			part := netip.MustParsePrefix("10.5.0.0/24")
+			must(t, a.deps.Claims.take("other", hostClaim{pools: []netip.Prefix{part}}))
+			if restart {
+				a.startAgain()
+			}
+			a.kick()
+			a.stands("[10.5.1.0/24 10.5.2.0/23 10.6.0.0/22]", "[10.5.1.0/24 10.5.2.0/23 10.6.0.0/22]")
+			a.mu.Lock()
+			a.refusals[part.String()], a.rules[part.String()] = true, true // of the other network
+			a.mu.Unlock()
+			a.registry.SetOne("Acquire", nil)
+			a.ready()
+			a.stands("[10.5.0.0/24]", "[10.5.0.0/24 10.6.0.0/22]")
+			for _, line := range a.kernel.story()[before:] {
+				if strings.Contains(line, "10.5.0.0/22") {
+					t.Errorf("applied after the withdrawal: %s", line)
+				}
+			}
+		})
+	}
+}
+
+// TestPoolOfAWithdrawnNetwork: a network that gets the pool in which another one of this host has refused packets ends
+// that, and does not touch it before.
+func TestPoolOfAWithdrawnNetwork(t *testing.T) {
+	simulated(t, "", func(t *testing.T) {
+		a := newMember(t, memory.New(), "a")
+		pool := a.config.Networks[0].Pools[0].Prefix
+		must(t, a.deps.Claims.take("other", hostClaim{pools: []netip.Prefix{pool}}))
+		a.refusals[pool.String()] = true
+		a.start().check(health.Network, api.Critical, `of network "other"`)
+		a.stands("[10.5.0.0/22]", "[]")
+		a.deps.Claims.release("other")
+		a.ready()
+		a.stands("[]", "[]")
+	})
+}
+
+// TestWithdrawnAlloc: where another program has the routes, packets are not refused, whatever backend comes next.
+func TestWithdrawnAlloc(t *testing.T) {
+	for _, tt := range []struct{ before, now, refused string }{
+		{"recorder", "alloc", "[10.5.0.0/22]"},
+		{"alloc", "recorder", "[10.6.0.0/22]"},
+	} {
+		simulated(t, "to "+tt.now, func(t *testing.T) {
+			a := newMember(t, memory.New(), "a")
+			a.config.Networks[0].Backend.Type = tt.before
+			a.start().ready()
+			a.registry.SetOne("Acquire", registry.ErrUnavailable)
+			a.define(func(n *registry.Network) {
+				n.Plan, n.Backend = agenttest.Plan(t, "10.6.0.0/22"), agenttest.Backend(t, tt.now, "")
+			})
+			a.stands(tt.refused, "[]")
+			a.registry.SetOne("Acquire", nil)
+			a.ready()
+			a.stands("[]", "[]")
+		})
+	}
 }

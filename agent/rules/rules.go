@@ -135,7 +135,7 @@ func (k *Keeper) Remember(kinds map[string]backend.Type, dataDir string,
 		before, err := state.Load(dataDir, name)
 		local, ok := wanted(name)
 		if err == nil && ok && len(before.Subnets) > 0 && before.Backend.Type != "alloc" {
-			networks = append(networks, Wishes(kinds, local, Carried{Pools: before.Pools, Subnets: before.Subnets,
+			networks = append(networks, Wishes(kinds, local, Carried{Pools: before.Reach(), Subnets: before.Subnets,
 				Carriage: before.Carriage, Underlay: backend.Underlay{Devices: before.Devices}, Peers: before.Endpoints}))
 		}
 	}

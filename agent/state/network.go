@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -41,14 +42,15 @@ type Network struct {
 	// Revoked is the subnet that was revoked from this host, which must not claim it again. It is cleared when the host
 	// has another subnet.
 	Revoked netip.Prefix `json:"revoked,omitzero"`
-	// Superseded means that packets to Pools are refused because this host has withdrawn its subnet. Subnets are the
-	// withdrawn ones, or those that this host has got since and does not use yet.
-	Superseded bool `json:"superseded,omitzero"`
+	// Refused are the pools to which packets are refused because this host has withdrawn its subnet, none with the
+	// backend alloc; nil if it has not. Subnets are the withdrawn ones, or those that this host has got since and does not
+	// use yet.
+	Refused []netip.Prefix `json:"refused,omitzero"`
 	// MTU is that of the overlay, in bytes, for a host that starts without an underlay; 0 if it is not known.
 	MTU int `json:"mtu,omitzero"`
 	// SubnetFile is where the subnet file was written. It is removed there when the network's block is gone.
 	SubnetFile        string         `json:"subnet_file"`
-	Pools             []netip.Prefix `json:"pools"` // of the datapath, which is removed when they change
+	Pools             []netip.Prefix `json:"pools"` // of the datapath, which is removed when they change; nil: removed
 	registry.Carriage                // of the datapath, likewise
 	// Underlay is the device between hosts, and Addresses are this host's public ones. Packets leave by Devices, and
 	// Endpoints are where tunnels of peers receive at other ports: backend.Underlay and backend.Report have them.
@@ -61,6 +63,13 @@ type Network struct {
 // LeaseOf returns the remembered lease of the host id, with the fields that a release needs.
 func (s Network) LeaseOf(id Identity) registry.Lease {
 	return registry.Lease{Network: s.Network, Subnets: s.Subnets, Session: s.Session, Node: id.Node, NodeID: id.NodeID}
+}
+
+// Reach returns the pools of the datapath, and those to which packets are refused.
+func (s Network) Reach() []netip.Prefix {
+	pools := slices.Concat(s.Pools, s.Refused)
+	slices.SortFunc(pools, netip.Prefix.Compare)
+	return slices.Compact(pools)
 }
 
 // Networks returns the names of the networks with a usable state file.

@@ -4,14 +4,16 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 
 	"github.com/lenonet/leno/backend/reconcile"
 )
 
-// Guard makes the kernel refuse packets to pools that no other route leads to, or ends that if wanted is false.
+// Guard makes the kernel refuse packets to the owner's pools that no other route leads to, or ends that if wanted is
+// false.
 // Backends leave the routes of a guard alone, so it also stands while the network has no datapath, or another backend
 // takes the network over. It acts in the network namespace of the calling thread.
-func Guard(ctx context.Context, pools []netip.Prefix, wanted bool) (err error) {
+func Guard(ctx context.Context, owner Owner, wanted bool) (err error) {
 	handle, err := Open()
 	if err != nil {
 		return err
@@ -19,18 +21,18 @@ func Guard(ctx context.Context, pools []netip.Prefix, wanted bool) (err error) {
 	defer func() { err = errors.Join(err, handle.Close()) }()
 	var want map[RouteKey]Route
 	if wanted {
-		want = unreachable(pools, GuardMetric)
+		want = unreachable(owner.Parts(), GuardMetric)
 	}
-	_, err = reconcile.Apply(ctx, reconcile.Want("route", handle.Routes(Owner{Pools: pools, Guards: true}), CompareRoutes,
-		want, nil))
+	owner.Guards = true
+	_, err = reconcile.Apply(ctx, reconcile.Want("route", handle.Routes(owner), CompareRoutes, want, nil))
 	return err
 }
 
-// ReplacePools removes the routes and routing rules for the pools that a network had before, except those for its
+// ReplacePools removes the routes and routing rules of the owner that a network was before, except those for its
 // present pools. The routes of a guard stay unless guards is true. First, it makes the routes that refuse packets to
 // the present pools, so that no packet leaves by another route in between. The other routes for the present pools stay
 // as they are. It acts in the network namespace of the calling thread.
-func ReplacePools(ctx context.Context, before, present []netip.Prefix, guards bool) (err error) {
+func ReplacePools(ctx context.Context, before Owner, present []netip.Prefix, guards bool) (err error) {
 	handle, err := Open()
 	if err != nil {
 		return err
@@ -41,7 +43,8 @@ func ReplacePools(ctx context.Context, before, present []netip.Prefix, guards bo
 	if err != nil {
 		return err
 	}
-	owner := Owner{Pools: before, Except: present}
+	owner := before
+	owner.Except = slices.Concat(before.Except, present)
 	steps := []reconcile.Step{
 		reconcile.Want("rule", &rules{handle, owner}, ComparePoolRules, nil, nil),
 		reconcile.Want("route", handle.Routes(owner), CompareRoutes, nil, nil),

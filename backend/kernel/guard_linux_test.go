@@ -22,7 +22,7 @@ func TestGuard(t *testing.T) {
 		t.Helper()
 		ns.Do(func() {
 			for range 2 {
-				if err := kernel.Guard(t.Context(), pools, wanted); err != nil {
+				if err := kernel.Guard(t.Context(), kernel.Owner{Pools: pools}, wanted); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -54,6 +54,33 @@ func TestGuard(t *testing.T) {
 	}
 	guard(pools, false)
 	refused(false)
+
+	// Another network gets a part of the pool.
+	wide := kernel.Owner{Pools: []netip.Prefix{prefix("10.4.0.0/14")}}
+	part := kernel.Owner{Pools: []netip.Prefix{prefix("10.5.0.0/16")}}
+	ns.Do(func() {
+		for _, step := range []struct {
+			owner  kernel.Owner
+			wanted bool
+			want   string
+		}{
+			{wide, true, "10.4.0.0/14"},
+			{part, true, "10.4.0.0/14 10.5.0.0/16"},
+			{kernel.Owner{Pools: wide.Pools, Except: part.Pools}, true, "10.4.0.0/16 10.5.0.0/16 10.6.0.0/15"},
+			{kernel.Owner{Pools: wide.Pools, Except: part.Pools}, false, "10.5.0.0/16"},
+		} {
+			if err := kernel.Guard(t.Context(), step.owner, step.wanted); err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for line := range strings.Lines(ns.Sh("ip route show type unreachable")) {
+				got = append(got, strings.Fields(line)[1])
+			}
+			if text := strings.Join(got, " "); text != step.want {
+				t.Errorf("%+v %t: %s, want %s", step.owner, step.wanted, text, step.want)
+			}
+		}
+	})
 }
 
 // TestReplacePools: of the routes and rules for earlier pools, those for the present ones stay, and so does a guard
@@ -71,7 +98,7 @@ ip rule add pref 99 to 10.4.0.0/15 lookup main proto 108; ip rule add pref 99 to
 		before, present := []netip.Prefix{prefix("10.4.0.0/15"), prefix("fd00:5::/48")}, []netip.Prefix{prefix("10.5.0.0/16")}
 		ns.Do(func() {
 			for range 2 {
-				if err := kernel.ReplacePools(t.Context(), before, present, guards); err != nil {
+				if err := kernel.ReplacePools(t.Context(), kernel.Owner{Pools: before}, present, guards); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -135,6 +135,30 @@ func (o Owner) Owns(k RouteKey, r Route) bool {
 	return r.Link != 0 && slices.Contains(o.Links, r.Link) || isWithin(k.Dst, o.Pools)
 }
 
+// Parts returns the parts of the pools that lie outside Except.
+func (o Owner) Parts() (parts []netip.Prefix) {
+	for _, pool := range o.Pools {
+		parts = append(parts, subtract(pool, o.Except)...)
+	}
+	return parts
+}
+
+// subtract returns the parts of a prefix that lie in none of the others.
+func subtract(p netip.Prefix, others []netip.Prefix) []netip.Prefix {
+	i := slices.IndexFunc(others, p.Overlaps)
+	switch {
+	case i < 0:
+		return []netip.Prefix{p}
+	case others[i].Bits() <= p.Bits():
+		return nil
+	}
+	bytes := p.Addr().AsSlice()
+	bytes[p.Bits()/8] |= 0x80 >> (p.Bits() % 8)
+	upper, _ := netip.AddrFromSlice(bytes)
+	return append(subtract(netip.PrefixFrom(p.Addr(), p.Bits()+1), others),
+		subtract(netip.PrefixFrom(upper, p.Bits()+1), others)...)
+}
+
 // isWithin reports whether a prefix is part of one of the pools.
 func isWithin(dst netip.Prefix, pools []netip.Prefix) bool {
 	return slices.ContainsFunc(pools,

@@ -20,18 +20,18 @@ type PoolRule struct {
 	Rule
 }
 
-// PreferMain makes routing rules with a priority, by which the kernel uses the main table for packets to pools, or
-// removes them if the priority is 0. It leaves rules of other programs alone. If the rules stood, which this process
-// has made before, it returns what another program had changed. It acts in the network namespace of the calling thread.
-func PreferMain(ctx context.Context, pools []netip.Prefix, priority int,
-	stood bool) (repaired []backend.Repair, err error) {
+// PreferMain makes routing rules with a priority, by which the kernel uses the main table for packets to the owner's
+// pools, or removes them if the priority is 0. It leaves rules of other programs alone. If the rules stood, which this
+// process has made before, it returns what another program had changed. It acts in the network namespace of the calling
+// thread.
+func PreferMain(ctx context.Context, owner Owner, priority int, stood bool) (repaired []backend.Repair, err error) {
 	handle, err := Open()
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, handle.Close()) }()
 	want := map[PoolRule]struct{}{}
-	for _, p := range pools {
+	for _, p := range owner.Parts() {
 		if priority > 0 && (p.Addr().Is4() || kernelHasIPv6()) {
 			want[PoolRule{p, Rule{priority, ruleText(*mainRule(p, priority))}}] = struct{}{}
 		}
@@ -40,7 +40,7 @@ func PreferMain(ctx context.Context, pools []netip.Prefix, priority int,
 	if stood {
 		last = want
 	}
-	result, err := reconcile.Apply(ctx, reconcile.Want("rule", handle.Rules(pools), ComparePoolRules, want, &last))
+	result, err := reconcile.Apply(ctx, reconcile.Want("rule", &rules{handle, owner}, ComparePoolRules, want, &last))
 	return result.Repaired(), err
 }
 

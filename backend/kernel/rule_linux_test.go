@@ -21,7 +21,7 @@ func TestPreferMain(t *testing.T) {
 		t.Helper()
 		ns.Do(func() {
 			for _, stood := range []bool{false, true} {
-				if repaired, err := kernel.PreferMain(t.Context(), pools, priority, stood); err != nil || len(repaired) > 0 {
+				if repaired, err := kernel.PreferMain(t.Context(), kernel.Owner{Pools: pools}, priority, stood); err != nil || len(repaired) > 0 {
 					t.Fatal(repaired, err)
 				}
 			}
@@ -50,7 +50,7 @@ func TestPreferMain(t *testing.T) {
 	// One is removed, and one replaced.
 	ns.Sh("ip rule del pref 5200; ip -6 rule del pref 5200; ip -6 rule add to fd00:5::/48 pref 5200 lookup 77 protocol 108")
 	ns.Do(func() {
-		repaired, err := kernel.PreferMain(t.Context(), pools, 5200, true)
+		repaired, err := kernel.PreferMain(t.Context(), kernel.Owner{Pools: pools}, 5200, true)
 		if err != nil || len(repaired) != 2 || repaired[0].Fault != "rules were missing" || repaired[1].Fault != "foreign rules were there" {
 			t.Errorf("repaired %+v, %v", repaired, err)
 		}

@@ -127,7 +127,8 @@ func (o *Overlay) Refuse(ctx context.Context, s backend.State, report *backend.R
 // Clear removes the network's routes that remain after its devices, for the zero State.
 func (o *Overlay) Clear(ctx context.Context, s backend.State, report *backend.Report) error {
 	o.Forget()
-	table := o.Routes(kernel.Owner{Pools: o.Config.Pools, Elsewhere: backend.NewElsewhere(s.Elsewhere)})
+	table := o.Routes(kernel.Owner{Pools: o.Config.Pools, Except: o.Config.Except,
+		Elsewhere: backend.NewElsewhere(s.Elsewhere)})
 	result, err := reconcile.Apply(ctx, reconcile.Want("route", table, kernel.CompareRoutes, nil, nil))
 	report.Writes += result.Writes()
 	return err

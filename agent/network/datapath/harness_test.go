@@ -89,6 +89,7 @@ func newLab(t *testing.T) *lab {
 		Network: "n",
 		DataDir: t.TempDir(),
 		Forward: true,
+		Others:  func() []netip.Prefix { return nil },
 		Host: &Host{
 			NodeID:           func() string { return "id-a" },
 			Backends:         map[string]backend.Type{"recorder": l.kind("recorder"), "other": l.kind("other")},
@@ -140,24 +141,24 @@ func (l *lab) selectUnderlay(u config.Underlay, _ []netip.Prefix, _ []netip.Addr
 	return l.choice, l.gone
 }
 
-func (l *lab) guard(_ context.Context, pools []netip.Prefix, wanted bool) error {
+func (l *lab) guard(_ context.Context, owner kernel.Owner, wanted bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.guarded = append(l.guarded, fmt.Sprint(pools, wanted))
+	l.guarded = append(l.guarded, fmt.Sprint(owner.Parts(), wanted))
 	return nil
 }
 
-func (l *lab) preferMain(_ context.Context, pools []netip.Prefix, priority int, _ bool) ([]backend.Repair, error) {
+func (l *lab) preferMain(_ context.Context, owner kernel.Owner, priority int, _ bool) ([]backend.Repair, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.rules = append(l.rules, fmt.Sprint(pools, priority))
+	l.rules = append(l.rules, fmt.Sprint(owner.Parts(), priority))
 	return nil, nil
 }
 
-func (l *lab) replacePools(_ context.Context, before, present []netip.Prefix, guards bool) error {
+func (l *lab) replacePools(_ context.Context, before kernel.Owner, present []netip.Prefix, guards bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.replaced = append(l.replaced, fmt.Sprint(before, present, guards))
+	l.replaced = append(l.replaced, fmt.Sprint(before.Pools, present, guards))
 	return nil
 }
 

@@ -56,11 +56,11 @@ type Host struct {
 	// devices that exist, and switches forwarding on if set is true. It may be called concurrently.
 	EnsureForwarding func(subnet netip.Prefix, links []string, set bool) (forwarding.State, error)
 	// Guard makes the kernel refuse packets to pools that no other route leads to, or ends that, as kernel.Guard does.
-	Guard func(ctx context.Context, pools []netip.Prefix, wanted bool) error
+	Guard func(ctx context.Context, owner kernel.Owner, wanted bool) error
 	// PreferMain makes or removes routing rules for pools, as kernel.PreferMain does.
-	PreferMain func(ctx context.Context, pools []netip.Prefix, priority int, stood bool) ([]backend.Repair, error)
+	PreferMain func(ctx context.Context, owner kernel.Owner, priority int, stood bool) ([]backend.Repair, error)
 	// ReplacePools removes routes and routing rules for the pools that a network had before, as kernel.ReplacePools does.
-	ReplacePools func(ctx context.Context, before, present []netip.Prefix, guards bool) error
+	ReplacePools func(ctx context.Context, before kernel.Owner, present []netip.Prefix, guards bool) error
 	// FindDetours asks the kernel which routes packets to peers take, as kernel.FindDetours does.
 	FindDetours func(q kernel.PathQuery) ([]kernel.Detour, error)
 }
@@ -72,7 +72,8 @@ type Options struct {
 	Forward      bool   // whether to switch forwarding on
 	RulePriority int    // of the routing rules for the pools, 0 for none
 	Underlay     config.Underlay
-	Previous     func() Previous // where an earlier process left this host; nil if that is not known
+	Previous     func() Previous       // where an earlier process left this host; nil if that is not known
+	Others       func() []netip.Prefix // the pools that other networks use now: this one neither refuses nor removes there
 	Host         *Host
 	Report       *report.Reporter
 
@@ -143,12 +144,17 @@ func (r *Reconciler) Follows(d switchover.Definition) bool {
 	return r.instance != nil && r.instance.definition.Follows(d)
 }
 
+// owner returns what belongs to this network in pools that it has, had or asks for. except is left out, too.
+func (o *Options) owner(pools []netip.Prefix, except ...netip.Prefix) kernel.Owner {
+	return kernel.Owner{Pools: pools, Except: slices.Concat(except, o.Others())}
+}
+
 // Guard makes the kernel refuse packets to the pools of a network that requires encryption, until the same network, or
 // another one with its pools, requires none. It stays when the agent ends or leaves the network: containers on this
 // host may go on sending.
 func (r *Reconciler) Guard(ctx context.Context, n registry.Network) error {
 	required := n.Encryption != ""
-	if err := r.o.Host.Guard(ctx, n.Plan.Prefixes(), required); err != nil {
+	if err := r.o.Host.Guard(ctx, r.o.owner(n.Plan.Prefixes()), required); err != nil {
 		return fmt.Errorf("guard of network %s: %w", n.Name, err)
 	}
 	return nil
@@ -160,7 +166,7 @@ func (r *Reconciler) keepRules(ctx context.Context, n registry.Network) (repaire
 		return nil, nil
 	}
 	pools := n.Plan.Prefixes()
-	repaired, err = r.o.Host.PreferMain(ctx, pools, r.o.RulePriority, slices.Equal(r.ruled, pools))
+	repaired, err = r.o.Host.PreferMain(ctx, r.o.owner(pools), r.o.RulePriority, slices.Equal(r.ruled, pools))
 	if err != nil {
 		r.ruled = nil // rules that could not be made were not removed by another program
 		return repaired, fmt.Errorf("routing rules for the pools of network %s: %w", n.Name, err)
@@ -169,31 +175,37 @@ func (r *Reconciler) keepRules(ctx context.Context, n registry.Network) (repaire
 	return repaired, nil
 }
 
-// retireRules removes the routing rules for pools.
-func (r *Reconciler) retireRules(ctx context.Context, pools []netip.Prefix) {
-	if _, err := r.o.Host.PreferMain(ctx, pools, 0, false); err != nil {
-		r.o.Report.Log().Warn("routing rules of an earlier configuration could not be removed", "error", err)
-	}
-}
-
-// Pools returns the pools of the instance or, if there is none, of an earlier process whose state file is before.
-func (r *Reconciler) Pools(before state.Network) []netip.Prefix {
+// Carried returns the backend and the pools of the instance or, if there is none, of an earlier process whose state
+// file is before.
+func (r *Reconciler) Carried(before state.Network) (kind string, pools []netip.Prefix) {
 	if r.instance != nil {
-		return r.instance.config.Pools
+		return r.instance.kind(), r.instance.config.Pools
 	}
-	return before.Pools
+	return before.Backend.Type, before.Pools
 }
 
-// Refuse makes the kernel refuse packets to pools that no other route leads to, whatever the network requires, or ends
-// that.
-func (r *Reconciler) Refuse(ctx context.Context, pools []netip.Prefix, wanted bool) error {
-	err := r.o.Host.Guard(ctx, pools, wanted)
-	if wanted && r.o.RulePriority != 0 { // so that no other program's rules take the packets elsewhere
-		_, rulesErr := r.o.Host.PreferMain(ctx, pools, r.o.RulePriority, false)
+// Refuse makes the kernel refuse packets to pools that no other route leads to, whatever the network requires.
+func (r *Reconciler) Refuse(ctx context.Context, pools []netip.Prefix) error {
+	err := r.o.Host.Guard(ctx, r.o.owner(pools), true)
+	if r.o.RulePriority != 0 { // so that no other program's rules take the packets elsewhere
+		_, rulesErr := r.o.Host.PreferMain(ctx, r.o.owner(pools), r.o.RulePriority, false)
 		err = errors.Join(err, rulesErr)
 	}
 	if err != nil {
 		return fmt.Errorf("guard of network %s: %w", r.o.Network, err)
+	}
+	return nil
+}
+
+// EndRefusal removes what Refuse has made for pools: the routing rules except those for the present pools and, unless
+// guarded is true, the routes.
+func (r *Reconciler) EndRefusal(ctx context.Context, pools, present []netip.Prefix, guarded bool) error {
+	_, err := r.o.Host.PreferMain(ctx, r.o.owner(pools, present...), 0, false)
+	if !guarded {
+		err = errors.Join(err, r.o.Host.Guard(ctx, r.o.owner(pools), false))
+	}
+	if err != nil {
+		return fmt.Errorf("end the guard of network %s: %w", r.o.Network, err)
 	}
 	return nil
 }
@@ -204,7 +216,7 @@ func (r *Reconciler) KeepRefused(ctx context.Context, pools []netip.Prefix, remo
 	backoff := retry.NewBackoff()
 	for {
 		_, _, changed := r.o.Host.Kernel.Get()
-		err := r.Refuse(ctx, pools, true)
+		err := r.Refuse(ctx, pools)
 		if remove != nil {
 			removeErr := remove(ctx)
 			if removeErr == nil {
@@ -330,7 +342,8 @@ func (r *Reconciler) HandOver() *Instance {
 // guard stays if hosts may have had subnets there, to which containers may go on sending.
 func (r *Reconciler) Retire(ctx context.Context, d switchover.Definition, c backend.Config,
 	before state.Network) error {
-	old, left, pools := r.instance, carriage.Of(before.Carriage), r.Pools(before)
+	old, left := r.instance, carriage.Of(before.Carriage)
+	_, pools := r.Carried(before)
 	if old != nil {
 		left = old.definition
 	}
@@ -338,11 +351,14 @@ func (r *Reconciler) Retire(ctx context.Context, d switchover.Definition, c back
 		return slices.ContainsFunc(c.Pools, p.Overlaps)
 	})
 	covered := covers(c.Pools, pools)
-	switch {
-	case r.o.RulePriority == 0: // this host is configured to have none
-		r.retireRules(ctx, slices.Concat(pools, c.Pools))
-	case !stays && !covered:
-		r.retireRules(ctx, pools)
+	ruled := pools // whose routing rules are not wanted any more
+	if r.o.RulePriority == 0 {
+		ruled = slices.Concat(pools, c.Pools)
+	}
+	if r.o.RulePriority == 0 || !stays && !covered {
+		if _, err := r.o.Host.PreferMain(ctx, r.o.owner(ruled), 0, false); err != nil {
+			r.o.Report.Log().Warn("routing rules of an earlier configuration could not be removed", "error", err)
+		}
 	}
 	switch {
 	case !stays && old != nil:
@@ -353,12 +369,12 @@ func (r *Reconciler) Retire(ctx context.Context, d switchover.Definition, c back
 		return r.removeSaved(ctx, before)
 	case !covered && d.Current.Type != "alloc":
 		if r.o.RulePriority != 0 {
-			if _, err := r.o.Host.PreferMain(ctx, c.Pools, r.o.RulePriority, false); err != nil {
+			if _, err := r.o.Host.PreferMain(ctx, r.o.owner(c.Pools), r.o.RulePriority, false); err != nil {
 				return fmt.Errorf("routing rules for the pools of network %s: %w", r.o.Network, err)
 			}
 		}
 		guards := r.used != nil && covers(c.Pools, r.used)
-		if err := r.o.Host.ReplacePools(ctx, pools, c.Pools, guards); err != nil {
+		if err := r.o.Host.ReplacePools(ctx, r.o.owner(pools), c.Pools, guards); err != nil {
 			return fmt.Errorf("routes of the earlier pools of network %s: %w", r.o.Network, err)
 		}
 	}
@@ -377,7 +393,8 @@ func (r *Reconciler) Retire(ctx context.Context, d switchover.Definition, c back
 // that the state file of an earlier process describes.
 func (r *Reconciler) Remove(ctx context.Context, before state.Network) error {
 	r.StopResumed()
-	_, rulesErr := r.o.Host.PreferMain(ctx, r.Pools(before), 0, false)
+	_, pools := r.Carried(before)
+	_, rulesErr := r.o.Host.PreferMain(ctx, r.o.owner(pools), 0, false)
 	var err error
 	if r.instance != nil {
 		_, err = r.instance.apply(ctx, backend.State{})
@@ -397,13 +414,14 @@ func covers(pools, old []netip.Prefix) bool {
 	})
 }
 
-// removeSaved removes the datapath that a state file describes. It does nothing if this version does not know the
-// backend or its options.
+// removeSaved removes the datapath that a state file describes. It does nothing if there is none, or if this version
+// does not know the backend or its options.
 func (r *Reconciler) removeSaved(ctx context.Context, before state.Network) error {
 	d, c, err := r.Configure(before.Carriage, before.Pools)
-	if err != nil {
+	if err != nil || len(before.Pools) == 0 {
 		return nil
 	}
+	c.Except = r.o.Others()
 	r.o.Report.Log().Info("removing the datapath of an earlier definition", "backend", d.Current.Type)
 	b, err := switchover.New(r.o.Host.Backends, d, c)
 	if err != nil {

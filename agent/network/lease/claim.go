@@ -66,7 +66,7 @@ func (k *Keeper) addPrevious(n registry.Network, c *registry.Claim) {
 		return
 	}
 	c.Prefer = before.Subnets[0]
-	if before.Superseded {
+	if before.Refused != nil {
 		return
 	}
 	c.RecentUse = clock.IsWithin(before.Renewed, c.Hold)

@@ -3,6 +3,7 @@ package backendtest
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -147,6 +148,15 @@ func testZero(t *testing.T, s Suite) {
 	h.apply(state)
 	h.restart()
 	h.apply(backend.State{})
+	h.wantDump(before)
+
+	// What another network has in a pool by then stays.
+	h.apply(state)
+	h.ns.Sh("ip route add unreachable 10.5.200.0/24 proto 108")
+	h.except = []netip.Prefix{netip.MustParsePrefix("10.5.200.0/22")}
+	h.restart()
+	h.apply(backend.State{})
+	h.ns.Sh("ip route del unreachable 10.5.200.0/24 proto 108")
 	h.wantDump(before)
 }
 

@@ -49,6 +49,7 @@ type host struct {
 	link   string // the name of the network's device
 	alias  string // and its alias, "" for the default
 	b      backend.Backend
+	except []netip.Prefix // what other networks of the host use, for the next backend
 
 	// elsewhere returns a namespace with the same underlay and no device of the network.
 	elsewhere func() *nstest.NS
@@ -122,7 +123,7 @@ func (h *host) config(node string) backend.Config {
 	}
 	return backend.Config{
 		Network: network, Link: h.link, Alias: h.alias, NodeID: node, DataDir: filepath.Join(h.dir, node), Pools: pools(),
-		Options: options, Logger: hclog.NewNullLogger(),
+		Except: h.except, Options: options, Logger: hclog.NewNullLogger(),
 	}
 }
 
