@@ -275,7 +275,7 @@ func TestPoolOfAnotherNetwork(t *testing.T) {
 				a.deps.Claims = claims
 				a.startAgain()
 			}
-			a.isOut(health.Network, `its pool 10.4.0.0/14 overlaps 10.6.0.0/16 of network "other"`, "[10.5.0.0/22 10.4.0.0/15 10.7.0.0/16]")
+			a.isOut(health.Network, `its pool 10.4.0.0/14 overlaps 10.6.0.0/16 of network "other"`, "[10.4.0.0/15 10.7.0.0/16 10.5.0.0/22]")
 			agenttest.Eventually(t, func() error {
 				return a.deps.Claims.take("third", hostClaim{pools: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/22")}})
 			})
@@ -285,7 +285,7 @@ func TestPoolOfAnotherNetwork(t *testing.T) {
 			a.check(health.Network, api.Passing, "defined")
 			a.check(health.Lease, api.Passing, subnet.String())
 			a.applies(subnet.String() + " <- ")
-			a.guards("[10.5.0.0/22 10.4.0.0/14] false")
+			a.guards("[10.4.0.0/14 10.5.0.0/22] false")
 		})
 	}
 }

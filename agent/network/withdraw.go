@@ -82,12 +82,9 @@ func (w *withdrawal) saved() []netip.Prefix {
 
 // add adds pools to those to which packets are refused, and returns all of them. The subnet is withdrawn from then on.
 func (w *withdrawal) add(pools []netip.Prefix) []netip.Prefix {
-	refused := append([]netip.Prefix{}, w.saved()...)
-	for _, pool := range pools {
-		if !slices.Contains(refused, pool) {
-			refused = append(refused, pool)
-		}
-	}
+	refused := append(append([]netip.Prefix{}, w.saved()...), pools...)
+	slices.SortFunc(refused, netip.Prefix.Compare)
+	refused = slices.Compact(refused)
 	w.refused.Set(refused)
 	return refused
 }
