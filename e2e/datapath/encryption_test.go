@@ -106,6 +106,23 @@ func outerAddresses(frame []byte) (out []netip.Addr) {
 	return out
 }
 
+// capture collects the packets between hosts whose outer source and destination are matched. stop ends that and returns
+// when each was seen, with its addresses.
+func (w *testWorld) capture(matches func(addrs []netip.Addr) bool) (stop func() []string) {
+	w.T.Helper()
+	var found []string
+	capture, err := w.Switch.StartCapture(func(frame []byte) {
+		if addrs := outerAddresses(frame); len(addrs) > 0 && matches(addrs) {
+			found = append(found, fmt.Sprintf("%s %v", time.Now().UTC().Format("15:04:05.000"), addrs))
+		}
+	})
+	w.Must(err)
+	return func() []string {
+		w.Must(capture.Stop())
+		return found
+	}
+}
+
 // during runs a phase and leaves time for the pings that flow all the while.
 func (tap *wiretap) during(phase string, f func()) {
 	tap.w.T.Helper()
