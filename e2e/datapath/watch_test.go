@@ -72,11 +72,13 @@ func TestWatchedNetworks(t *testing.T) {
 		w.Container(h, "default")
 	}
 	w.Settle("default")
+	// The kernel notices a moment later that a container's device is up; the bridge has learned its address by then.
+	pings := w.traffic(slices.Clone(w.Containers), 0)
+	pings.flows()
 	before := map[*lab.Host][]string{}
 	for _, h := range w.Hosts {
 		before[h] = w.everything(h)
 	}
-	pings := w.traffic(slices.Clone(w.Containers), 0)
 	deleted := w.RouteEvents(w.Hosts[0])
 
 	teams := []struct{ name, pools, backend string }{
