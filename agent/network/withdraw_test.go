@@ -387,7 +387,7 @@ func TestRefusalEnds(t *testing.T) {
 			a.registry.SetOne("Acquire", nil)
 			a.ready()
 		}, "[10.6.0.0/22]"},
-		{"another subnet, and a route changes meanwhile", func(a *member) {
+		{"another subnet, while a route changes", func(a *member) {
 			a.kick()
 			a.registry.SetOne("Acquire", nil)
 			a.ready()

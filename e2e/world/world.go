@@ -223,8 +223,8 @@ func (w *World) WaitHealth(h *lab.Host, status int, words ...string) {
 	})
 }
 
-// CheckEvents returns how long after a moment the agent of a host reported changes of checks, in order. The test itself may see
-// a change much later on a busy machine.
+// CheckEvents returns how long after a moment the agent of a host reported changes of checks, in order. On a busy machine,
+// the test itself may see a change much later.
 func (w *World) CheckEvents(h *lab.Host, since time.Time, is func(api.Event) bool) (out []time.Duration) {
 	w.T.Helper()
 	var list api.EventList
