@@ -78,9 +78,12 @@ func (m *measurement) withGroup(ctx context.Context, n, among int, do func(*grou
 	return do(g)
 }
 
-// starts makes n hosts start within a time and then restart at once, and twice as many start within six times that.
-// Then it compares starts in networks of different sizes.
+// starts compares starts in networks of different sizes, before other hosts leave sessions that end meanwhile. Then it makes
+// n hosts start within a time and restart at once, and twice as many start within six times that.
 func (m *measurement) starts(ctx context.Context, n int, within time.Duration, sizes []size) error {
+	if err := m.costs(ctx, max(n/10, 10), within/10, sizes); err != nil { // at the rate of the first group
+		return err
+	}
 	err := m.withGroup(ctx, n, 0, func(g *group) error {
 		if _, err := m.start(ctx, g, within, "start"); err != nil {
 			return err
@@ -93,19 +96,14 @@ func (m *measurement) starts(ctx context.Context, n int, within time.Duration, s
 	if err != nil {
 		return err
 	}
-	err = m.withGroup(ctx, 2*n, 0, func(g *group) error {
+	return m.withGroup(ctx, 2*n, 0, func(g *group) error {
 		_, err := m.start(ctx, g, 6*within, "start")
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	return m.costs(ctx, max(n/10, 10), within/10, sizes) // at the rate of the first group
 }
 
 // costs compares the servers' CPU time for a start in networks of different sizes, without what they use at rest: until
-// a new host holds a lease, and until one that restarts does. Watching is no part of it, as each host has to read all
-// leases.
+// a new host holds a lease, and until one that restarts does. A new host has read the leases before, as each has to.
 func (m *measurement) costs(ctx context.Context, n int, within time.Duration, sizes []size) error {
 	verbs := []string{"start", "restart"}
 	each := map[string][]time.Duration{}
@@ -161,6 +159,11 @@ func (m *measurement) start(ctx context.Context, g *group, within time.Duration,
 		}
 		if h.client, err = m.store.open(i, g.network.Name, &h.meter); err != nil {
 			return servers, err
+		}
+		if g.among > 0 && h.claim.Session == "" {
+			if _, _, err := h.client.WatchLeases(ctx, g.network, registry.Known); err != nil {
+				return servers, err
+			}
 		}
 		h.tries = 0
 		h.known.Store(0)
@@ -244,6 +247,9 @@ func (h *host) start(ctx context.Context, network registry.Network, n int) (err 
 	for {
 		h.tries++
 		limited, cancel := context.WithTimeout(ctx, claimTimeout)
+		if h.claim.Prefer.IsValid() {
+			_, _, _ = h.client.WatchLease(limited, network, h.claim.Prefer, 0) // another host may have taken it
+		}
 		h.lease, err = h.client.Acquire(limited, network, h.claim)
 		cancel()
 		if err == nil {
