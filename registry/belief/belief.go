@@ -30,8 +30,8 @@
 //
 //  9. Who wrote a record is not known: anyone can name another host, and use its session, which is no secret. So no
 //     record takes anything from another one. A host removes its other records itself.
-//  10. Of two records that claim the same, the one that said so first counts (Seniority), whichever is held or is
-//     written again.
+//  10. Of two records with the same key or MAC address, the one that had it first counts (Seniority), whichever is
+//     held, is written again or names other addresses.
 //  11. A lease that the store has lost for certain is restored for its host, as lapsed, or as flanneld wrote it, unless
 //     the host does it itself, or the store shows an earlier one of it as held (Restorable).
 //  12. A lease that an earlier process knew, and the store lacks, stays until its host has had time to write it again,

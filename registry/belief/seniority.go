@@ -3,14 +3,17 @@ package belief
 import (
 	"bytes"
 	"cmp"
+	"encoding/json"
+	"maps"
 	"net/netip"
 	"slices"
 
 	"github.com/lenonet/leno/registry"
 )
 
-// Seniority ranks leases by when this host first saw what they say. Of two leases that claim the same address, name or
-// key, the one that said so first keeps it, so no host can take it from another by writing its own record again.
+// Seniority ranks leases by when this host first saw what identifies their hosts. Of two leases with the same key or
+// MAC address, the one that had it first keeps it, so no host can take it from another by writing its own record again,
+// and none loses it by getting another name, address or port.
 type Seniority struct {
 	seen    map[netip.Prefix]registry.Lease // as they were when they were ranked
 	rank    map[netip.Prefix]uint64         // is published, so it is never changed
@@ -28,7 +31,7 @@ func NewSeniority(leases []registry.Lease, rank map[netip.Prefix]uint64) *Senior
 	return s
 }
 
-// Update returns the ranks of the leases, by subnet. A lease that is new, or says something new about its host, ranks
+// Update returns the ranks of the leases, by subnet. A lease that is new, or identifies its host in another way, ranks
 // behind all that were known before. Leases that are seen together for the first time rank by CreateIndex.
 func (s *Seniority) Update(leases []registry.Lease) map[netip.Prefix]uint64 {
 	next := &Seniority{
@@ -40,7 +43,7 @@ func (s *Seniority) Update(leases []registry.Lease) map[netip.Prefix]uint64 {
 	for _, l := range leases {
 		subnet := l.Subnet()
 		next.seen[subnet] = l
-		if before, ok := s.seen[subnet]; ok && saysTheSame(before, l) {
+		if before, ok := s.seen[subnet]; ok && identifiesTheSame(before, l) {
 			next.rank[subnet] = s.rank[subnet]
 		} else {
 			added = append(added, l)
@@ -57,8 +60,19 @@ func (s *Seniority) Update(leases []registry.Lease) map[netip.Prefix]uint64 {
 	return s.rank
 }
 
-// saysTheSame reports whether two leases on one slot claim the same for the same host.
-func saysTheSame(a, b registry.Lease) bool {
-	return a.NodeID == b.NodeID && a.Node == b.Node && slices.Equal(a.PublicIPs, b.PublicIPs) &&
-		bytes.Equal(a.Backend.Object, b.Backend.Object)
+// identifiesTheSame reports whether two leases on one slot identify the same host in the same way. The texts are
+// compared as they are, because a key has several spellings: a new one counts as another key.
+func identifiesTheSame(a, b registry.Lease) bool {
+	return a.NodeID == b.NodeID && (bytes.Equal(a.Backend.Object, b.Backend.Object) ||
+		maps.EqualFunc(identity(a), identity(b), slices.Equal))
+}
+
+// identity returns the members of a lease's backend object without those that say where its host is reached.
+func identity(l registry.Lease) map[string]json.RawMessage {
+	var members map[string]json.RawMessage
+	_ = json.Unmarshal(l.Backend.Object, &members) // is an object
+	for _, name := range []string{"listen_port", "public_port", "local_ips"} {
+		delete(members, name)
+	}
+	return members
 }

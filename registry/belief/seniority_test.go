@@ -2,6 +2,7 @@ package belief
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -10,8 +11,13 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// TestSeniority: of records that claim the same, the one that did so first keeps it, whichever record is older.
+// TestSeniority: of records with the same key, the one that had it first keeps it, whichever record is older, and
+// whatever else its host changes.
 func TestSeniority(t *testing.T) {
+	keyed := func(key string) registry.Backend {
+		return registry.Backend{Type: "wireguard",
+			Object: fmt.Appendf(nil, `{"type":"wireguard","public_key":%q,"listen_port":51820}`, key)}
+	}
 	lease := func(node string, slot, created uint64) registry.Lease {
 		return registry.Lease{
 			Slot:        slot,
@@ -19,14 +25,24 @@ func TestSeniority(t *testing.T) {
 			Node:        node,
 			NodeID:      "id-" + node,
 			PublicIPs:   []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(slot)})},
+			Backend:     keyed("key-of-" + node),
 			Session:     "s" + node,
 			CreateIndex: created,
 			ModifyIndex: created,
 		}
 	}
 	oldest, victim, newer := lease("a", 1, 10), lease("b", 2, 20), lease("c", 3, 30)
-	thief := oldest // says something else now, in the oldest record
-	thief.PublicIPs, thief.ModifyIndex = victim.PublicIPs, 40
+	thief := oldest // has another key now, in the oldest record
+	thief.Backend, thief.ModifyIndex = victim.Backend, 40
+	copied := newer // has the key of another host from the start
+	copied.Backend = victim.Backend
+	respelled := thief // writes the key in another way
+	respelled.Backend = keyed(" key-of-b")
+	elsewhere, renamed, natted := victim, victim, victim // a DHCP server, its operator and a NAT have changed it
+	elsewhere.PublicIPs = append(elsewhere.PublicIPs, netip.MustParseAddr("fd00:c0:2::2"))
+	renamed.Node = "b2"
+	natted.Backend.Object = []byte(`{"type":"wireguard","public_key":"key-of-b","listen_port":51820,"public_port":4500,` +
+		`"local_ips":["192.168.1.2"]}`)
 	renewed := victim // written again, with the same content
 	renewed.Session, renewed.ModifyIndex = "other", 50
 	recreated := lease("d", 4, 1) // in a store that was created again, with indexes from the start
@@ -37,7 +53,11 @@ func TestSeniority(t *testing.T) {
 	}{
 		{"at first by CreateIndex", [][]registry.Lease{{newer, victim, oldest}}, "a b c"},
 		{"in the order of appearance", [][]registry.Lease{{victim}, {newer, victim, oldest}}, "b a c"},
-		{"what is said anew ranks last", [][]registry.Lease{{oldest, victim, newer}, {thief, victim, newer}}, "b c a"},
+		{"another key ranks last", [][]registry.Lease{{oldest, victim, newer}, {thief, victim, newer}}, "b c a"},
+		{"in another spelling, too", [][]registry.Lease{{oldest, victim, newer}, {respelled, victim, newer}}, "b c a"},
+		{"another address changes nothing", [][]registry.Lease{{victim, copied}, {elsewhere, copied}}, "b c"},
+		{"nor does another name", [][]registry.Lease{{victim, copied}, {renamed, copied}}, "b2 c"},
+		{"nor does a NAT", [][]registry.Lease{{victim, copied}, {natted, copied}}, "b c"},
 		{"for good", [][]registry.Lease{{oldest, victim, newer}, {thief, victim, newer}, {thief, renewed, newer}}, "b c a"},
 		{"what is written again keeps its rank", [][]registry.Lease{{oldest, victim, newer}, {oldest, renewed, newer}}, "a b c"},
 		{"what came back does not", [][]registry.Lease{{oldest, victim}, {victim}, {oldest, victim}}, "b a"},
