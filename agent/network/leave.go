@@ -65,7 +65,7 @@ func (r *removal) tearDown(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
 	here, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
-	left := r.datapath.Remove(here, r.before)
+	left := r.datapath.Remove(here, r.before, nil)
 	errs := []error{left}
 	if r.before.Refused != nil {
 		r.withdrawn.add(r.before.Refused)
@@ -98,7 +98,7 @@ func (r *removal) retry(ctx context.Context) {
 	ctx, done := context.WithCancel(ctx)
 	defer done()
 	_ = r.datapath.KeepRefused(ctx, nil, func(ctx context.Context) error { // ends with ctx
-		if err := r.datapath.Remove(ctx, r.before); err != nil {
+		if err := r.datapath.Remove(ctx, r.before, nil); err != nil {
 			return err
 		}
 		r.report.Log().Info("datapath is removed")

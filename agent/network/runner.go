@@ -312,8 +312,9 @@ func (r *Runner) runUnencrypted(ctx context.Context, n registry.Network, contrad
 	for _, check := range []string{health.Device, health.Routes, health.Forwarding} {
 		r.report.Forget(check)
 	}
-	remove := func(ctx context.Context) error { return r.datapath.Remove(ctx, before) }
-	return r.datapath.KeepRefused(ctx, n.Plan.Prefixes(), remove)
+	refused := n.Plan.Prefixes()
+	remove := func(ctx context.Context) error { return r.datapath.Remove(ctx, before, refused) }
+	return r.datapath.KeepRefused(ctx, refused, remove)
 }
 
 // runDefined takes a lease, and keeps it and the datapath right until ctx ends. If the definition excludes the subnet

@@ -49,7 +49,7 @@ func (r *Runner) withdraw(ctx context.Context, lost *lease.WithdrawnError) {
 	ctx, done := context.WithCancel(ctx)
 	defer done()
 	_ = r.datapath.KeepRefused(ctx, refused, func(ctx context.Context) error { // ends with ctx
-		fileErr, left := r.file.remove(before.SubnetFile), r.datapath.Remove(ctx, before)
+		fileErr, left := r.file.remove(before.SubnetFile), r.datapath.Remove(ctx, before, refused)
 		err := errors.Join(fileErr, left, r.withdrawn.save(left == nil))
 		if err == nil {
 			done()

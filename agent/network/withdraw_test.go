@@ -18,6 +18,8 @@ import (
 	"github.com/lenonet/leno/agent/network/lease"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
@@ -431,6 +433,39 @@ func TestRefusalEnds(t *testing.T) {
 			a.stands("[10.5.0.0/22 10.6.0.0/22]", "[10.5.0.0/22 10.6.0.0/22]")
 			tt.end(a)
 			a.stands("[]", tt.rules)
+		})
+	}
+}
+
+// TestRulesStayWhileRefused: when packets are refused, there are routing rules for the pools all the time, or another
+// program's rules would take the packets elsewhere.
+func TestRulesStayWhileRefused(t *testing.T) {
+	for name, change := range map[string]func(n *registry.Network){
+		"withdrawn":     func(n *registry.Network) { n.Plan = agenttest.Plan(t, "10.6.0.0/22") },
+		"not encrypted": func(n *registry.Network) { n.Encryption = registry.EncryptionRequired },
+	} {
+		simulated(t, name, func(t *testing.T) {
+			a := newMember(t, memory.New(), "a")
+			a.config.Networks[0].RulePriority = 99
+			var made, removed atomic.Bool
+			prefer := a.deps.Datapaths.PreferMain
+			a.deps.Datapaths.PreferMain = func(ctx context.Context, o kernel.Owner, priority int, stood bool) ([]backend.Repair, error) {
+				repaired, err := prefer(ctx, o, priority, stood)
+				a.mu.Lock()
+				defer a.mu.Unlock()
+				is := a.rules["10.5.0.0/22"]
+				removed.Store(removed.Load() || made.Load() && !is)
+				made.Store(is)
+				return repaired, err
+			}
+			a.start().ready()
+			a.stands("[]", "[10.5.0.0/22]")
+			a.registry.SetOne("Acquire", registry.ErrUnavailable)
+			a.define(change)
+			a.applies("zero")
+			if removed.Load() {
+				t.Error("the rule was removed")
+			}
 		})
 	}
 }

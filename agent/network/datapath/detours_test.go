@@ -153,7 +153,7 @@ func TestRoutingRules(t *testing.T) {
 		{"other pools", 99, func(l *lab) error { return l.r.Retire(t.Context(), d, c, other) }, []string{"[10.6.0.0/16] 0"}},
 		{"no setting any more", 0, func(l *lab) error { return l.r.Retire(t.Context(), d, c, other) },
 			[]string{"[10.6.0.0/16 10.5.0.0/16] 0"}},
-		{"removed", 99, func(l *lab) error { return l.r.Remove(t.Context(), other) }, []string{"[10.6.0.0/16] 0"}},
+		{"removed", 99, func(l *lab) error { return l.r.Remove(t.Context(), other, nil) }, []string{"[10.6.0.0/16] 0"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l := newLab(t)

@@ -443,7 +443,7 @@ func TestHandOver(t *testing.T) {
 		if next.Content() != nil || l.closed != 0 {
 			t.Errorf("content %v, closed %d times", next.Content(), l.closed)
 		}
-		if err := next.Remove(t.Context(), state.Network{}); err != nil {
+		if err := next.Remove(t.Context(), state.Network{}, nil); err != nil {
 			t.Fatal(err)
 		}
 		if n := len(l.passes); len(l.passes[n-1].state.Subnets) != 0 || l.closed != 1 {
@@ -608,7 +608,7 @@ func TestShownDevice(t *testing.T) {
 			if got := l.r.Status().Link; got != want {
 				t.Errorf("%s: the device is %q, want %q", kind, got, want)
 			}
-			if err := l.r.Remove(t.Context(), state.Network{}); err != nil || l.r.Status().Link != "" {
+			if err := l.r.Remove(t.Context(), state.Network{}, nil); err != nil || l.r.Status().Link != "" {
 				t.Errorf("%s: after the removal the device is %q, %v", kind, l.r.Status().Link, err)
 			}
 		})

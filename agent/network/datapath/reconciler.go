@@ -390,11 +390,11 @@ func (r *Reconciler) Retire(ctx context.Context, d switchover.Definition, c back
 }
 
 // Remove removes the datapath from the kernel and closes the backend. If there is no instance, it removes the datapath
-// that the state file of an earlier process describes.
-func (r *Reconciler) Remove(ctx context.Context, before state.Network) error {
+// that the state file of an earlier process describes. The routing rules for refused pools stay.
+func (r *Reconciler) Remove(ctx context.Context, before state.Network, refused []netip.Prefix) error {
 	r.StopResumed()
 	_, pools := r.Carried(before)
-	_, rulesErr := r.o.Host.PreferMain(ctx, r.o.owner(pools), 0, false)
+	_, rulesErr := r.o.Host.PreferMain(ctx, r.o.owner(pools, refused...), 0, false)
 	var err error
 	if r.instance != nil {
 		_, err = r.instance.apply(ctx, backend.State{})
