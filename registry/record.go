@@ -202,6 +202,16 @@ func checkKeyed(key, value netip.Prefix) error {
 // ParseLease parses the value stored under key (the last component) for a lease of n, and checks it against the plan
 // and the key. Errors wrap ErrInvalid.
 func ParseLease(n Network, key string, value []byte) (Lease, error) {
+	return parseLease(n, key, value, false)
+}
+
+// ParseForeignLease does what ParseLease does for a host that runs flannel, which may have a subnet of another slot in
+// each pool.
+func ParseForeignLease(n Network, key string, value []byte) (Lease, error) {
+	return parseLease(n, key, value, true)
+}
+
+func parseLease(n Network, key string, value []byte, foreign bool) (Lease, error) {
 	subnet, slot, err := slotOfKey(n, key)
 	if err != nil {
 		return Lease{}, err
@@ -227,6 +237,11 @@ func ParseLease(n Network, key string, value []byte) (Lease, error) {
 	// A lease from before the network gained a family has fewer subnets. A lease with more subnets, or with those of
 	// another slot, would take addresses of another host.
 	whole := n.Plan.Subnets(slot)
+	for i := 1; foreign && i < min(len(r.Subnets), len(whole)); i++ {
+		_, err := n.Plan[i : i+1].Slot(r.Subnets[i])
+		also(err)
+		whole[i] = r.Subnets[i]
+	}
 	if len(r.Subnets) > len(whole) {
 		invalid("%d subnets, the network has %d pools", len(r.Subnets), len(whole))
 	} else if !slices.Equal(r.Subnets, whole[:len(r.Subnets)]) {
@@ -268,6 +283,7 @@ func ParseLease(n Network, key string, value []byte) (Lease, error) {
 		PublicIPs: slices.Clone(r.PublicIPs),
 		MTU:       r.MTU,
 		Backend:   r.Backend,
+		Foreign:   foreign,
 	}, nil
 }
 

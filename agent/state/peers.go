@@ -70,14 +70,18 @@ func LoadPeers(dataDir, network string) (p Peers, err error) {
 // ParseLeases returns the leases that fit the plan of n, which may have changed since the file was written.
 func (p Peers) ParseLeases(n registry.Network) (out []registry.Lease) {
 	for _, r := range p.Leases {
-		l, err := registry.ParseLease(n, r.Key, r.Record)
+		parse := registry.ParseLease
+		if r.Flannel {
+			parse = registry.ParseForeignLease
+		}
+		l, err := parse(n, r.Key, r.Record)
 		if err != nil {
 			continue // of another plan
 		}
 		if r.Held {
 			l.Session = "of an earlier process"
 		}
-		l.CreateIndex, l.ModifyIndex, l.Foreign = r.CreateIndex, r.ModifyIndex, r.Flannel
+		l.CreateIndex, l.ModifyIndex = r.CreateIndex, r.ModifyIndex
 		out = append(out, l)
 	}
 	return out

@@ -35,7 +35,7 @@
 //  11. A lease that the store has lost for certain is restored for its host, as lapsed, or as flanneld wrote it, unless
 //     the host does it itself, or the store shows an earlier one of it as held (Restorable).
 //  12. A lease that an earlier process knew, and the store lacks, stays until its host has had time to write it again,
-//     or a later record is about the same host, name, address or slot (Remembered).
+//     or a later record is about the same host, name, address or subnet (Remembered).
 //
 // What a host believes of a network's definition (Definition):
 //

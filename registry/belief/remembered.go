@@ -1,6 +1,7 @@
 package belief
 
 import (
+	"net/netip"
 	"slices"
 	"time"
 
@@ -20,8 +21,8 @@ type Remembered struct {
 
 // Merge returns leases, which the store had at read, completed with the remembered leases that the store lacks or has
 // in an older version, and the time until which the first of those stays, zero if there are none. A record in the store
-// about the same host, slot, name or address replaces a remembered lease unless the record is older. A remembered lease
-// is dropped when the store has been read after its time, because by then its host has written it again.
+// about the same host, subnet, name or address replaces a remembered lease unless the record is older. A remembered
+// lease is dropped when the store has been read after its time, because by then its host has written it again.
 func (m *Remembered) Merge(
 	n registry.Network, leases []registry.Lease, read time.Time,
 ) (all []registry.Lease, until time.Time) {
@@ -32,11 +33,11 @@ func (m *Remembered) Merge(
 		m.Since = read
 	}
 	m.Leases = slices.DeleteFunc(m.Leases, func(l registry.Lease) bool { return !read.Before(m.end(l)) })
-	newest := map[any]uint64{} // of the latest record in the store by slot, host, name or address
+	newest := map[any]uint64{} // of the latest record in the store by subnet, host, name or address
 	for _, l := range leases {
 		for _, about := range subjects(l) {
 			version := l.ModifyIndex
-			if !l.Held() && about != any(l.Slot) {
+			if _, isSubnet := about.(netip.Prefix); !l.Held() && !isSubnet {
 				version = l.CreateIndex // a later lapse does not show where its host is
 			}
 			newest[about] = max(newest[about], version)
@@ -76,12 +77,15 @@ func (m *Remembered) end(l registry.Lease) time.Time {
 	return m.Since.Add(m.Settle)
 }
 
-// subjects returns what a lease is about and no lease of another live host can share: its slot, node id, name and
+// subjects returns what a lease is about and no lease of another live host can share: its subnets, node id, name and
 // addresses, with the port behind NAT.
 func subjects(l registry.Lease) []any {
 	type id string
 	type name string
-	out := []any{l.Slot, id(l.NodeID), name(l.Node)}
+	out := []any{id(l.NodeID), name(l.Node)}
+	for _, s := range l.Subnets {
+		out = append(out, s)
+	}
 	for _, e := range l.Endpoints() {
 		out = append(out, e)
 	}

@@ -290,17 +290,7 @@ func parseForeign(n registry.Network, subnets []netip.Prefix, value []byte) (reg
 	if err != nil {
 		return registry.Lease{}, registry.InvalidRecord(err.Error())
 	}
-	slot, err := n.Plan.Slot(subnets[0])
-	if err != nil {
-		return registry.Lease{}, err
-	}
-	l := registry.Lease{
-		Network:   n.Name,
-		Slot:      slot,
-		Subnets:   n.Plan.Subnets(slot), // of one slot for the check of the record
-		PublicIPs: a.PublicIPs(),
-		MTU:       assumedMTU(a.kind(n)),
-	}
+	l := registry.Lease{Subnets: subnets, PublicIPs: a.PublicIPs(), MTU: assumedMTU(a.kind(n))}
 	l.Node = hostPrefix + l.PublicIPs[0].String()
 	l.NodeID = l.Node
 	if l.Backend, err = foreignBackend(n, a, subnets); err != nil {
@@ -310,11 +300,7 @@ func parseForeign(n registry.Network, subnets []netip.Prefix, value []byte) (reg
 	if err != nil {
 		return registry.Lease{}, registry.InvalidRecord(err.Error())
 	}
-	if l, err = registry.ParseLease(n, registry.SubnetKey(subnets[0]), record); err != nil {
-		return registry.Lease{}, err
-	}
-	l.Subnets, l.Foreign = subnets, true
-	return l, nil
+	return registry.ParseForeignLease(n, registry.SubnetKey(subnets[0]), record)
 }
 
 // assumedMTU returns the overlay's MTU of a flannel host whose underlay has an MTU of 1500.

@@ -3,6 +3,7 @@ package peers
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -189,6 +190,29 @@ func TestMergeFlannel(t *testing.T) {
 				t.Errorf("until %s, want %s", until, want)
 			}
 		})
+	}
+}
+
+// TestFlannelSubnets: a host that runs flannel, whose subnets have different numbers in their pools, is remembered with
+// them, unless the file is of another plan.
+func TestFlannelSubnets(t *testing.T) {
+	n := testNetwork(t)
+	n.Plan = append(n.Plan, agenttest.Plan(t, "fd00:5::/52")...)
+	own, f := agenttest.Lease("a", 1, "sa", 1), agenttest.Lease("f", 3, "flannel-1", 30)
+	f.Foreign, f.Subnets = true, []netip.Prefix{n.Plan.Subnets(3)[0], n.Plan.Subnets(9)[1]}
+	dir := t.TempDir()
+	must(t, loadCache(dir, n, time.Minute).save(&View{Network: n, Own: own, Leases: []registry.Lease{f}}))
+	if got := loadCache(dir, n, time.Minute).Leases; len(got) != 1 || !slices.Equal(got[0].Subnets, f.Subnets) || !got[0].Foreign {
+		t.Errorf("remembered %+v", got)
+	}
+	taken := agenttest.Lease("d", 9, "sd", 40)
+	taken.Subnets = n.Plan.Subnets(9)
+	if all, _ := loadCache(dir, n, time.Minute).Merge(n, []registry.Lease{taken}, time.Now()); len(all) != 1 {
+		t.Errorf("another host has one of its subnets: %+v", all)
+	}
+	n.Plan = append(n.Plan[:1:1], agenttest.Plan(t, "fd00:6::/52")...)
+	if got := loadCache(dir, n, time.Minute).Leases; len(got) > 0 {
+		t.Errorf("remembered %+v in %v", got, n.Plan.Prefixes())
 	}
 }
 
