@@ -43,7 +43,7 @@ func (m *Remembered) Merge(
 			newest[about] = max(newest[about], version)
 		}
 	}
-	replaced := map[any]bool{}
+	replaced := map[netip.Prefix]bool{} // subnets of which the store has an older record
 	var lacking []registry.Lease
 	for _, l := range m.Leases {
 		if slices.ContainsFunc(subjects(l), func(about any) bool {
@@ -56,13 +56,13 @@ func (m *Remembered) Merge(
 		if end := m.end(l); until.IsZero() || end.Before(until) {
 			until = end
 		}
-		for _, about := range subjects(l) {
-			replaced[about] = true
+		for _, s := range l.Subnets {
+			replaced[s] = true
 		}
 	}
 	m.Leases = lacking // the store has the others, so it decides about them from now on
 	for _, l := range leases {
-		if !slices.ContainsFunc(subjects(l), func(about any) bool { return replaced[about] }) {
+		if !slices.ContainsFunc(l.Subnets, func(s netip.Prefix) bool { return replaced[s] }) {
 			all = append(all, l)
 		}
 	}

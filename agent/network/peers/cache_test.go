@@ -38,7 +38,7 @@ func TestMerge(t *testing.T) {
 		{"one there with a new session", leases{own, agenttest.Lease("b", 2, "sb2", 40)}, false, 0, "1:a1+ 2:b40+ 3:c30"},
 		{"one lapsed since", leases{own, agenttest.Lease("b", 2, "", 40)}, false, 0, "1:a1+ 2:b40 3:c30"},
 		{"one has another slot", leases{own, agenttest.Lease("b", 5, "sb", 40)}, false, 0, "1:a1+ 3:c30 5:b40+"},
-		{"one is where it was before", leases{own, agenttest.Lease("b", 5, "sb", 10)}, false, 0, "1:a1+ 2:b20+ 3:c30"},
+		{"one is where it was before", leases{own, agenttest.Lease("b", 5, "sb", 10)}, false, 0, "1:a1+ 2:b20+ 3:c30 5:b10+"},
 		{"one as it was before", leases{own, agenttest.Lease("b", 2, "", 10)}, false, 0, "1:a1+ 2:b20+ 3:c30"},
 		{"its slot is whose it was before", leases{own, agenttest.Lease("d", 2, "sd", 10)}, false, 0, "1:a1+ 2:b20+ 3:c30"},
 		{"its slot is another's", leases{own, agenttest.Lease("d", 2, "sd", 40)}, false, 0, "1:a1+ 2:d40+ 3:c30"},
@@ -128,6 +128,26 @@ func TestMergeTwoOfAHost(t *testing.T) {
 				t.Errorf("peers %+v of %+v, want %s", peers, all, tt.want)
 			}
 		})
+	}
+}
+
+// TestMergeStranger: a remembered record that is gone hides no other, whatever it says.
+func TestMergeStranger(t *testing.T) {
+	n := testNetwork(t)
+	own, b, stranger := agenttest.Lease("a", 1, "sa", 1), agenttest.Lease("b", 2, "sb", 50), agenttest.Lease("b", 9, "sx", 80)
+	dir, before := t.TempDir(), belief.NewSeniority(nil, nil)
+	before.Update([]registry.Lease{b})
+	known := []registry.Lease{b, stranger}
+	must(t, loadCache(dir, n, time.Minute).save(&View{Network: n, Own: own, Leases: known, Seniority: before.Update(known)}))
+	m := loadCache(dir, n, time.Minute)
+	ranked := belief.NewSeniority(m.Leases, m.ranks)
+	all, _ := m.Merge(n, []registry.Lease{own, b}, time.Now())
+	var got []string
+	for _, p := range backend.SortedPeers(Of(all, own, ranked.Update(all))) {
+		got = append(got, p.Subnets[0].String())
+	}
+	if want := []string{"10.5.2.0/24", "10.5.9.0/24"}; !slices.Equal(got, want) {
+		t.Errorf("peers %q, want %q", got, want)
 	}
 }
 
