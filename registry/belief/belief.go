@@ -19,7 +19,8 @@
 //     one holds the subnet, or if only the earlier one has the type of the network's backend. If its session ends
 //     before that, the host is away, and stays known as it was, lapsed, until the earlier record is removed.
 //  6. In a new tree every writer is running now, so any record there replaces a missing one: the indexes of two trees
-//     are not compared.
+//     are not compared. A tree is new if its marker has a higher index than before: one with a lower index may be an
+//     earlier tree that is back, so rule 5 applies, also in a store that was rebuilt and counts from the start.
 //  7. A missing record is shown unless another record has the same subnet, whatever else its host seems to have
 //     written.
 //  8. An announced change only says where to look: the record is read, and must say the same (Unproven). Only the first
