@@ -1,6 +1,7 @@
 package soak
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 )
@@ -125,7 +126,11 @@ func TestCheckDepartures(t *testing.T) {
 			s.claims("b", 0, 99, func(c *Claim) { c.View = nil })
 			s.Routes = nil
 		}, []Rule{Moved}},
-		"a host waits while the network is full":    {fills(2), nil},
+		"a host waits while the network is full": {fills(2), nil},
+		"a host waits and leaves its subnet file": {func(s *story) {
+			fills(2)(s)
+			s.claims("b", 0, 99, func(c *Claim) { c.File = []netip.Prefix{two} })
+		}, []Rule{NotRecovered}},
 		"a host waits while there is a free subnet": {fills(3), []Rule{NotRecovered}},
 		"a host waits in a network without limits":  {fills(0), []Rule{NotRecovered}},
 

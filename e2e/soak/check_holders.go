@@ -3,7 +3,6 @@ package soak
 import (
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -19,8 +18,7 @@ func (c *checker) holders() {
 				for _, y := range c.tenures[other] {
 					both := Span{max(x.From, y.From), min(x.To, y.To)}
 					if both.From > both.To || !overlapping(x.subnets, y.subnets) ||
-						c.mayNotKnow(a.Name, a.Network, y, both) || c.mayNotKnow(b.Name, b.Network, x, both) ||
-						c.asksForAnother(one, both) || c.asksForAnother(other, both) {
+						c.mayNotKnow(a.Name, a.Network, y, both) || c.mayNotKnow(b.Name, b.Network, x, both) {
 						continue
 					}
 					c.report(TwoHolders, one, both, "it holds %v and %s holds %v", x.subnets, b.Name, y.subnets)
@@ -28,22 +26,6 @@ func (c *checker) holders() {
 			}
 		}
 	}
-}
-
-// asksForAnother reports whether the member says all the time that it waits for a lease. It knows then that it does not
-// hold its former subnet any more, and keeps its datapath until it has another.
-func (c *checker) asksForAnother(m member, s Span) bool {
-	asks := false
-	for _, l := range c.claimsOf[m] {
-		if !l.overlaps(s) {
-			continue
-		}
-		if !strings.Contains(l.Trouble, "waiting for a lease") {
-			return false
-		}
-		asks = true
-	}
-	return asks
 }
 
 // mayNotKnow reports whether a node may overlap with another's tenure until the settling time has
@@ -71,7 +53,7 @@ func (c *checker) mayNotKnow(node, network string, other tenure, both Span) bool
 func (c *checker) withdraws(m member, at time.Duration) bool {
 	var subnets []netip.Prefix
 	for _, l := range c.claimsOf[m] {
-		if l.subnet().IsValid() && l.From <= at {
+		if l.subnet().IsValid() && l.To <= at {
 			subnets = l.Subnets
 		}
 	}

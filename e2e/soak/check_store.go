@@ -185,7 +185,7 @@ func (c *checker) claims() {
 		case !l.Answered:
 			c.report(NotRecovered, m, l.Span, "its agent does not answer")
 			continue
-		case !l.subnet().IsValid() && c.isFull(l):
+		case !l.subnet().IsValid() && l.File == nil && c.isFull(l):
 		case l.Status != passing && (c.momentary(m, l) || c.recordsUnread(l) || c.forgeryNamed(l) || c.peerAway(l)):
 		case l.Status != passing:
 			c.report(NotRecovered, m, l.Span, "health is %s: %s", l.Status, l.Trouble)

@@ -263,13 +263,25 @@ func TestCheck(t *testing.T) {
 			s.moves("a", 48, 99, six)
 			s.reads(48, 99, held(one, "b"), held(six, "a"))
 		}, nil},
+		"a host that was stopped finds its slot taken, and has another before its subnet file": {func(s *story) {
+			taken(s)
+			s.claims("a", 46, 47, func(c *Claim) { c.Subnets, c.File = []netip.Prefix{six}, nil })
+			s.moves("a", 47, 99, six)
+			s.reads(46, 99, held(one, "b"), held(six, "a"))
+		}, nil},
 		"a host that was stopped stays on a slot that was taken": {func(s *story) {
 			taken(s)
 		}, []Rule{TwoHolders, LostUnnoticed}},
 		"a host that was stopped waits long for another slot": {func(s *story) {
 			taken(s)
+			s.claims("a", 46, 99, func(c *Claim) {
+				c.Subnets, c.File, c.Status, c.Trouble = nil, nil, "critical", "lease critical: waiting for a lease: none is free"
+			})
+		}, []Rule{NotRecovered}},
+		"a host that was stopped waits long for another slot, and does not withdraw the one that was taken": {func(s *story) {
+			taken(s)
 			s.claims("a", 45, 99, func(c *Claim) { c.Status, c.Trouble = "warning", "lease warning: waiting for a lease: none is free" })
-		}, []Rule{NotRecovered, LostUnnoticed}}, // but it does not say that it holds the slot
+		}, []Rule{TwoHolders, NotRecovered, LostUnnoticed}},
 		"a slot is taken from a host that is there": {func(s *story) {
 			taken(s)
 			s.Silences = nil
