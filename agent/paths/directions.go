@@ -69,18 +69,24 @@ func (n *network) summary() api.HostSummary {
 }
 
 // ask asks the peers that are due, and those on suspicious paths several times. One that has asked this host in the
-// meantime is not due: its next message says what has arrived of the answer.
-func (n *network) ask(ctx context.Context, interval time.Duration, suspicious []*peer) {
+// meantime is not due: its next message says what has arrived of the answer. A peer that may answer no echo request is
+// asked whenever it is probed, so that the probe finds it lost only if its agent does not answer either.
+func (n *network) ask(ctx context.Context, interval time.Duration, c chosen) {
 	now, every := time.Now(), n.every(interval, hello.MessageLen, helloPerSec)
-	suspicious = slices.Clone(suspicious)
+	suspicious := slices.Clone(c.suspicious)
 	var due []*peer
+	for _, p := range slices.Concat(c.plain, c.full, c.search) {
+		if p.isFiltered || p.isSuspicious() {
+			due = append(due, p)
+		}
+	}
 	for _, p := range n.peers {
 		isLossy := p.shown.ToPeer != nil && *p.shown.ToPeer > 0 || p.shown.FromPeer != nil && *p.shown.FromPeer > 0
 		switch {
-		case slices.Contains(suspicious, p):
+		case slices.Contains(suspicious, p), slices.Contains(due, p):
 		case isLossy && p.Held && len(suspicious) < mostSuspicious:
 			suspicious = append(suspicious, p)
-		case now.Sub(p.lastAsked(n.speaker)) >= every:
+		case !p.isFiltered && now.Sub(p.lastAsked(n.speaker)) >= every:
 			due = append(due, p)
 		}
 	}
@@ -123,11 +129,11 @@ func (p *peer) lastAsked(s *hello.Speaker) time.Time {
 	return last
 }
 
-// isAnsweredSince reports whether a message that was sent after a time reached the peer, and an answer this host, in
+// isAnsweredSince reports whether a message that was sent since a time reached the peer, and an answer this host, in
 // each family.
 func (n *network) isAnsweredSince(p *peer, then time.Time) bool {
 	for _, a := range p.addrs {
-		if !n.speaker.Of(a).Arrived.After(then) {
+		if n.speaker.Of(a).Arrived.Before(then) {
 			return false
 		}
 	}

@@ -187,6 +187,49 @@ func TestOnlyMessagesAreLost(t *testing.T) {
 	})
 }
 
+// TestPingsAreDropped: among many hosts, a rule of this host that drops the answers to pings makes no path look broken,
+// and costs half of what is promised, so that hosts that all have such a rule cost no more than that. A path on which the messages are lost as well is found.
+func TestPingsAreDropped(t *testing.T) {
+	const peers, span = 400, 5 * time.Minute
+	for name, answered := range map[string]time.Duration{"from the start": 0, "later": 2 * time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := simulate(t, peers)
+				s.pace, s.timeout, s.filtered = 2*time.Minute, 2400*time.Millisecond, answered == 0
+				s.follow()
+				s.run(func() {
+					s.expect(api.Passing, "packets reach")
+					time.Sleep(answered)
+					s.change(func() { s.filtered = true })
+					watch := func() (sent int) {
+						s.change(func() { sent = -s.bytes - s.wire.Sent(own) })
+						for began := time.Now(); time.Since(began) < span; time.Sleep(longestPause) {
+							synctest.Wait()
+							if status, reason := s.check(); status != api.Passing {
+								t.Fatalf("after %s: %s, %s", time.Since(began), status, reason)
+							}
+						}
+						s.change(func() { sent += s.bytes + s.wire.Sent(own) })
+						return sent
+					}
+					watch()
+					if rate := float64(watch()) / span.Seconds(); rate > bytesPerSec/2 {
+						t.Errorf("%.0f bytes a second", rate)
+					}
+					s.change(func() { s.closed["host-0300"] = "from" })
+					for began := time.Now(); s.of("host-0300").State != api.PathLost; time.Sleep(longestPause) {
+						if time.Since(began) > 2*time.Minute {
+							t.Fatalf("not found: %+v", s.of("host-0300"))
+						}
+					}
+					s.change(func() { clear(s.closed) })
+					s.expect(api.Passing, "packets reach 400 of 400 hosts")
+				})
+			})
+		})
+	}
+}
+
 // TestOnlyPings: it is said of a path on which no message has ever arrived that only pings are known to pass, except to
 // a host whose agent sends none. So it is when a container takes the address of a host that is down, and answers for it.
 func TestOnlyPings(t *testing.T) {

@@ -37,14 +37,20 @@ type path struct {
 	agreed  int    // how many of them do, without a break
 	outside string // what the latest probe of a silent path found outside the overlay
 
-	isFiltered bool   // the peer answers no echo request, but is reached
-	limit      string // what a search has found of the size of packets, "" since a full one was answered
-	limitMTU   int
+	isUnanswered bool // the latest probe was, in some family
+	isFiltered   bool // the peer answers no echo request, but is reached
+	limit        limit
 
 	sent     int       // packets in results, at most window
 	results  uint      // one bit for each small packet, the latest in the lowest bit: 1 for a lost one
 	lastFull time.Time // when a full packet was to be sent last
 	due      time.Time
+}
+
+// limit is what a search has found of the size of packets, zero since a full one was answered.
+type limit struct {
+	reason string
+	mtu    int
 }
 
 // isSuspicious reports whether the path must be probed more often: it is not in order, or may be about to change.
@@ -90,12 +96,12 @@ func (p *path) judge(result api.PeerProbe, now time.Time) (changed bool) {
 func (p *path) isSizeInDoubt() bool { return p.next == api.PathShort || p.shown.State == api.PathShort }
 
 // read returns what one probe says of the path, by itself and with the packets before it. State is "" if it says
-// nothing. A peer that is reached although it answers no echo request drops them by its rules; the first lost packet
-// does not show that.
+// nothing. A peer that is reached although it answers no echo request drops them by its rules; one lost packet does not
+// show that.
 func (p *path) read(result api.PeerProbe, now time.Time) (found api.PeerPath, isFullTested bool) {
 	var sent, lost int
 	var silent, short, all []string
-	isFiltered, isSearched := false, false
+	isUnanswered, isFiltered, isSearched := false, false, false
 	for _, w := range result.Ways {
 		if w.Path != api.PathOverlay || w.NotProbed != "" || w.Small.Sent == 0 && w.Full.Answered == 0 {
 			continue
@@ -108,11 +114,12 @@ func (p *path) read(result api.PeerProbe, now time.Time) (found api.PeerPath, is
 		isFull := w.Full.Bytes > w.Small.Bytes && w.Full.Sent > 0
 		isFullTested = isFullTested || isFull
 		sent, lost = sent+w.Small.Sent, lost+w.Small.Lost()
+		isUnanswered = isUnanswered || w.Largest == 0
 		switch {
 		case w.Largest == 0 && !result.Reached:
 			silent = append(silent, family)
 		case w.Largest == 0:
-			isFiltered = isFiltered || w.Small.Sent > 1 || p.isFiltered
+			isFiltered = isFiltered || w.Small.Sent > 1 || p.isUnanswered
 		case isFull && w.Full.Answered == 0 && w.Largest <= w.Small.Bytes:
 			short = append(short, fmt.Sprintf("%s packets of %d bytes are lost", family, w.Full.Bytes))
 		case isFull && w.Full.Answered == 0 && w.Largest < w.Full.Bytes:
@@ -132,6 +139,7 @@ func (p *path) read(result api.PeerProbe, now time.Time) (found api.PeerPath, is
 	if isFiltered || p.shown.State == api.PathLost && len(silent) == 0 {
 		p.results, p.sent = 0, 0 // what was lost before says nothing about the path now
 	}
+	p.isUnanswered = isUnanswered
 	if p.isFiltered = isFiltered; !isFiltered {
 		p.add(sent, lost)
 		p.history.add(now, sent, lost)
@@ -142,16 +150,16 @@ func (p *path) read(result api.PeerProbe, now time.Time) (found api.PeerPath, is
 	}
 	switch {
 	case isSearched:
-		p.limit, p.limitMTU = strings.Join(short, ", "), found.MTU
+		p.limit = limit{strings.Join(short, ", "), found.MTU}
 	case isFullTested && len(short) == 0:
-		p.limit, p.limitMTU = "", 0
+		p.limit = limit{}
 	}
 	switch {
 	case len(silent) > 0:
 		found.State, found.Reason = api.PathLost, p.describeSilence(silent, all)
 	case len(short) > 0:
-		found.State, found.MTU = api.PathShort, p.limitMTU
-		found.Reason = cmp.Or(p.limit, strings.Join(short, ", "))
+		found.State, found.MTU = api.PathShort, p.limit.mtu
+		found.Reason = cmp.Or(p.limit.reason, strings.Join(short, ", "))
 	case isShort:
 		found.State, found.MTU, found.Reason = p.shown.State, p.shown.MTU, p.shown.Reason
 	case p.lost() > lossyAbove, p.shown.State == api.PathLossy && p.lost() == lossyAbove:

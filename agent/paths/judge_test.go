@@ -50,6 +50,8 @@ func TestJudge(t *testing.T) {
 	single.Reached = true
 	filtered := probed(way(peer4, 5, 0, 0))
 	filtered.Reached = true
+	filtered4 := probed(way(peer4, 1, 0, 0), way(peer6, 1, 1, 1450))
+	filtered4.Reached = true
 	only6 := probed(way(peer4, 1, 1, 1450), way(peer6, 5, 0, 0))
 	notSent := probed(api.ProbedWay{Path: api.PathOverlay, To: peer4, NotProbed: "the probe ended"})
 	outside := probed(way(peer4, 5, 0, 0))
@@ -87,6 +89,9 @@ func TestJudge(t *testing.T) {
 		"its kernel drops echo requests, and most probes are single packets": {
 			[]api.PeerProbe{filtered, single, single, single, single, single, single},
 			[]string{reached, reached, reached, reached, reached, reached, reached}, "", 0},
+		"it drops those of one family, and no probe has more than one packet": {
+			[]api.PeerProbe{filtered4, filtered4, filtered4, filtered4, filtered4, filtered4},
+			[]string{reached, reached, reached, reached, reached, reached}, "", 1450},
 		"the size that passes is searched for now and then": {
 			[]api.PeerProbe{unsearched, unsearched, unsearched, short, unsearched},
 			[]string{"", "", isShort, isShort, isShort}, "IPv4 packets above 1400 bytes are lost", 1400},

@@ -10,7 +10,8 @@
 // may have changed are probed as all others are, so each costs no more than any other.
 //
 // The agents of both sides also speak with each other (package hello). This says in which direction packets are lost,
-// and what the other host says of itself. It alone never makes a path one that is not in order.
+// and what the other host says of itself. It alone never makes a path one that is not in order. A peer that drops echo
+// requests is tested with these messages instead.
 package paths
 
 import (
@@ -426,7 +427,7 @@ func (n *network) probe(ctx context.Context, host probe.Host, interval time.Dura
 		{host: host, peers: c.suspicious, request: manySmall},
 	}
 	var wg sync.WaitGroup
-	wg.Go(func() { n.ask(ctx, interval, c.suspicious) })
+	wg.Go(func() { n.ask(ctx, interval, c) })
 	wg.Go(func() { n.testDatagrams(ctx, now) })
 	for i := range sets {
 		set := &sets[i]
@@ -435,9 +436,12 @@ func (n *network) probe(ctx context.Context, host probe.Host, interval time.Dura
 	wg.Wait()
 	for _, set := range sets {
 		for i, p := range set.peers {
-			p.due = time.Now().Add(n.every(interval, small, smallPerSec))
 			if set.err == nil && ctx.Err() == nil {
 				n.count(p, set.results[i], now)
+			}
+			p.due = now.Add(n.every(interval, small, smallPerSec))
+			if p.isFiltered { // a test of it is a message
+				p.due = now.Add(n.every(interval, hello.MessageLen, helloPerSec))
 			}
 		}
 		isDue, err = isDue || len(set.peers) > 0, cmp.Or(err, set.err)

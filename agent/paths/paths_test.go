@@ -51,6 +51,7 @@ type simulation struct {
 	pace     time.Duration // from one question of a peer to the next
 	muted    string        // the direction that loses all messages, to or from
 	filtered bool          // all echo requests in the overlay are lost
+	timeout  time.Duration // how long a probe takes then
 
 	sending  map[string]bool // packets of containers are sent to these nodes, which answer none
 	counters map[string]api.Counters
@@ -151,6 +152,11 @@ func (s *simulation) probe(_ context.Context, h probe.Host, peers []api.Peer, r 
 	time.Sleep(10 * time.Millisecond)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.filtered {
+		s.mu.Unlock()
+		time.Sleep(s.timeout)
+		s.mu.Lock()
+	}
 	if s.err != nil {
 		return out, s.err
 	}
