@@ -224,7 +224,8 @@ func (m *matrix) reducedPaths(state, check string) (out []Finding) {
 			f.Do = fmt.Sprintf("find the MTU on the way between %s: `leno peers -probe` on one of them", who)
 		case state == api.PathShort:
 			f.Saw = fmt.Sprintf("MTU %d %s", mtu, where)
-			f.Do = fmt.Sprintf("raise the MTU on the way between %s, or set a lower underlay.mtu on every host", who)
+			f.Do = fmt.Sprintf("raise the MTU on the way between %s, or set `mtu = %d` in the network's backend block "+
+				"(`leno network apply`)", who, mtu)
 		default:
 			f.Saw = "some packets are lost " + where
 			if loss > 0 {

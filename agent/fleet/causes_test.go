@@ -422,3 +422,15 @@ func TestLiar(t *testing.T) {
 		}
 	}
 }
+
+// TestMergeSaysWhatFits: the finding about a path that is too small names the option that fits, and its value.
+func TestMergeSaysWhatFits(t *testing.T) {
+	t.Parallel()
+	h := newFleet(3)
+	h[2].Path.State, h[2].Path.MTU = api.PathShort, 1400
+	want := "raise the MTU on the way between host-1 and host-3, or set `mtu = 1400` in the network's backend block " +
+		"(`leno network apply`)"
+	if got := Merge("n", h)[0].Do; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
