@@ -116,16 +116,16 @@ func (t *PathTable) divide() (shown, others []int) {
 }
 
 // faulty returns the fewest hosts, as far as that is easy to find, without which no path with a fault is left: first
-// those that reach no other, then those with faults to or from the most others.
+// those that reach no other or that no other reaches, then those with faults to or from the most others.
 func (m *matrix) faulty() (out []int) {
-	g := newGraph(m)
+	g, isolated := newGraph(m), m.graph(api.PathLost).takeIsolated()
 	for i, r := range m.rows {
-		if r.rest == api.PathLost {
+		if isolated[i] != nil {
 			out = append(out, i)
 			continue
 		}
 		for j, p := range r.cells {
-			if p.State != "" && p.State != api.PathReached && m.rows[j].rest != api.PathLost {
+			if p.State != "" && p.State != api.PathReached && isolated[j] == nil {
 				g.bad[i][j], g.bad[j][i] = true, true
 			}
 		}

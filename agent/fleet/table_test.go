@@ -106,6 +106,18 @@ func TestPathTableOfManyHosts(t *testing.T) {
 			}
 			h[29].Summary.At = now.Add(-time.Minute)
 		}, counts{2, 1, 99, 0, 0}, []string{"30 -? silent", " x0 of 99-"}},
+		{"more are down than a summary names", 100, func(h []Host) {
+			for i := 1; i <= 100; i++ {
+				for down := 31; down <= 50; down++ {
+					if i < 31 || i > 50 {
+						loses(h, i, down)
+					}
+				}
+			}
+			for i := range h[30:50] {
+				h[30+i].Summary.At = now.Add(-time.Minute)
+			}
+		}, counts{21, 20, 80, 0, 0}, nil},
 		{"a pair", 100, func(h []Host) { separate(h, 20, 30) }, counts{3, 2, 98, 0, 0},
 			[]string{"20 -x+98 of 98", "30 x-+98 of 98", " +98 of 98+98 of 98-"}},
 		{"a host lies about ten", 100, func(h []Host) {
