@@ -22,9 +22,6 @@ const (
 	maxSummary = 1000 // bytes
 	maxMessage = headerLen + maxSummary
 
-	// longestPause is the longest pause that is believed.
-	longestPause = 15 * time.Minute
-
 	// Limits of what a summary says. Longer texts and lists are cut, by the sender and by the receiver.
 	maxWord   = 64  // bytes
 	MaxReason = 200 // bytes
@@ -51,7 +48,7 @@ const (
 type message struct {
 	asks    bool
 	current bool          // see flagCurrent
-	pause   time.Duration // within which the sender asks again
+	pause   time.Duration // within which the sender asks again: one that lies hides only its own silence
 	seq     uint32        // counts the sender's messages to the receiver, from 1
 	nonce   uint64        // of the sender's process, never 0
 	echo    uint64        // the receiver's nonce, 0 if the sender has received nothing of it recently
@@ -91,7 +88,7 @@ func parse(b []byte) (message, error) {
 	m := message{
 		asks:     b[1]&flagAsks != 0,
 		current:  b[1]&flagCurrent != 0,
-		pause:    min(time.Duration(binary.BigEndian.Uint16(b[2:]))*time.Second, longestPause),
+		pause:    time.Duration(binary.BigEndian.Uint16(b[2:])) * time.Second,
 		seq:      binary.BigEndian.Uint32(b[4:]),
 		nonce:    binary.BigEndian.Uint64(b[8:]),
 		echo:     binary.BigEndian.Uint64(b[16:]),

@@ -267,6 +267,27 @@ func TestBadInput(t *testing.T) {
 	})
 }
 
+// TestRareMessages: hosts of a large network, which ask each other once in 45 minutes, know that nothing is lost.
+func TestRareMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const pause = 45 * time.Minute
+		p := newPair(t)
+		for host, s := range p.speakers {
+			err := s.Follow(t.Context(), hello.State{Own: []netip.Addr{host}, Peers: []netip.Addr{other(host)}, Pause: pause})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 8 {
+			p.speakers[a].Ask(b)
+			p.speakers[b].Ask(a)
+			time.Sleep(pause)
+		}
+		p.expect(a, "to 0.00, from 0.00")
+		p.expect(b, "to 0.00, from 0.00")
+	})
+}
+
 // TestWrongProcess: a message of a process that does not live, or of a host that had the address for some time, hides the
 // process that lives for a moment at most.
 func TestWrongProcess(t *testing.T) {
