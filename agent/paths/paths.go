@@ -245,12 +245,10 @@ func (n *network) pass(ctx context.Context) {
 		board.Clear(n.Name, health.Paths)
 		return
 	}
-	if host.Backend != n.from.Backend || host.MTU != n.from.MTU || host.Link != n.from.Link ||
-		!slices.Equal(host.Subnets, n.from.Subnets) {
-		clear(n.peers) // packets take another way now
-	}
+	hasMoved := host.Backend != n.from.Backend || host.MTU != n.from.MTU || host.Link != n.from.Link ||
+		!slices.Equal(host.Subnets, n.from.Subnets) // packets take another way now
 	n.from = host
-	n.follow(interval)
+	n.follow(interval, hasMoved)
 	n.publish() // a peer is shown before its first test, which takes a while if packets are lost
 	n.speak(ctx, host, interval)
 	call, cancel := context.WithTimeout(ctx, longestPass)
@@ -302,8 +300,8 @@ func (n *network) leave() {
 }
 
 // follow takes over the peers that are in the datapath now. Those that are new, or take another way, are due, spread
-// over the interval if there are many.
-func (n *network) follow(interval time.Duration) {
+// over the interval if there are many. So are all if this host has moved.
+func (n *network) follow(interval time.Duration, hasMoved bool) {
 	now, known := time.Now(), n.peers
 	n.peers = map[netip.Prefix]*peer{}
 	var fresh []*peer
@@ -311,9 +309,13 @@ func (n *network) follow(interval time.Duration) {
 		if p.Skipped != "" || len(p.Subnets) == 0 {
 			continue
 		}
-		state := known[p.Subnets[0]]
-		if state == nil || !state.isSame(p) {
+		before := known[p.Subnets[0]]
+		state := before
+		if before == nil || hasMoved || !before.isSame(p) {
 			state = &peer{followed: now}
+			if before != nil && before.Node == p.Node {
+				state.reported = before.reported
+			}
 			fresh = append(fresh, state)
 		}
 		state.doubt.follow(now, state.Peer, p, state.summary, n.Node)

@@ -484,6 +484,30 @@ func TestPeersCome(t *testing.T) {
 	})
 }
 
+// TestMoves: the event of a fault has an end if the host returns with another address, or this host has one since.
+func TestMoves(t *testing.T) {
+	for name, move := range map[string]func(s *simulation){
+		"the other host": func(s *simulation) { s.peers[1].PublicIPs = []netip.Addr{netip.MustParseAddr("192.0.2.7")} },
+		"this host":      func(s *simulation) { s.own = []netip.Prefix{netip.MustParsePrefix("fd00:5:ff::/64")} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := simulate(t, 3)
+				s.gone["host-0001"] = true
+				s.run(func() {
+					s.expect(api.Warning, "1 of 3 hosts")
+					s.change(func() { clear(s.gone); move(s) })
+					s.expect(api.Passing, "packets reach 3 of 3 hosts")
+					all, _, _ := s.events.After(0, "n")
+					if len(all) != 2 || all[1].Message != "packets reach host-0001" {
+						t.Errorf("events: %+v", all)
+					}
+				})
+			})
+		})
+	}
+}
+
 // TestOff: nothing is tested without an interval, without the right, and after the network was left.
 func TestOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -21,6 +21,9 @@ func (n *network) tell() {
 		p := n.peers[subnet]
 		isChanged, p.hasNews = isChanged || p.hasNews, false
 		node, now, before := p.Node, p.result(), p.reported
+		if now.State == "" {
+			continue // it has moved: what was reported lasts until it is tested
+		}
 		direction := p.direction()
 		isDirected := direction != "" && now.State == api.PathLost && now.Reason != before.Reason
 		if before.State == now.State && !isDirected {
