@@ -158,7 +158,9 @@ func (n *network) hear(p *peer) {
 			p.datagrams.unheard = fmt.Sprintf("only pings are known to pass, no UDP message from %s has arrived", p.Node)
 		}
 		to, from := v.ToPeer, v.FromPeer
-		if p.shown.State == api.PathLost && time.Since(v.Heard) > 2*longestPause+n.lasted && valueOf(from) < 1 {
+		isLate := time.Since(v.Heard) > 2*longestPause+n.lasted
+		isSaid := valueOf(to) == 1 && v.Heard.After(p.shown.Since)
+		if p.shown.State == api.PathLost && isLate && !isSaid && valueOf(from) < 1 {
 			to, from = nil, nil // of the time before
 		}
 		if valueOf(to) == 1 && p.shown.State != api.PathLost {

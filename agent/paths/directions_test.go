@@ -64,6 +64,42 @@ func TestDirections(t *testing.T) {
 	}
 }
 
+// TestDirectionsOfMany: the direction stays known where packets to more hosts are lost than are asked in each pass, and
+// is in one event for each of them.
+func TestDirectionsOfMany(t *testing.T) {
+	for direction, pace := range map[string]time.Duration{"to": 20 * time.Second, "from": longestPause} {
+		t.Run(direction, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := simulate(t, 40)
+				s.pace = pace
+				s.interval = 20 * time.Second
+				s.follow()
+				s.run(func() {
+					s.expect(api.Passing, "packets reach 40 of 40 hosts")
+					time.Sleep(2 * time.Minute)
+					s.change(func() {
+						for _, p := range s.peers[:30] {
+							s.closed[p.Node] = direction
+						}
+					})
+					s.expect(api.Warning, "packets are lost to 30 of 40 hosts")
+					time.Sleep(10 * time.Minute)
+					events := map[string]int{}
+					all, _, _ := s.events.After(0, "n")
+					for _, e := range all {
+						events[e.Fields["host"]]++
+					}
+					for _, p := range s.peers[:30] {
+						if want := "packets " + direction + " " + p.Node + " are lost"; s.of(p.Node).Reason != want || events[p.Node] > 2 {
+							t.Errorf("%d events, want 2 at most; %q, want %q", events[p.Node], s.of(p.Node).Reason, want)
+						}
+					}
+				})
+			})
+		})
+	}
+}
+
 func number(loss *float64) float64 {
 	if loss == nil {
 		return -1
