@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	// rounds is how many probes in a row must agree on another state before the state of a path changes.
-	rounds = 3
+	// rounds is how many probes in a row must agree on another state before the state of a path changes, and calmRounds
+	// how many must find no loss before a lossy one is reached: where every tenth packet is lost, 25 often pass.
+	rounds, calmRounds = 3, 6
 
 	// window is the number of the latest small packets that the loss is counted over, and lossyAbove the number of lost
 	// ones above which the path counts as lossy.
@@ -84,7 +85,11 @@ func (p *path) judge(result api.PeerProbe, now time.Time) (changed bool) {
 	if found.State != p.next {
 		p.next, p.agreed = found.State, 0
 	}
-	if p.agreed++; p.agreed < rounds && (p.shown.State != "" || found.State != api.PathReached) {
+	needed := rounds
+	if p.shown.State == api.PathLossy && found.State == api.PathReached {
+		needed = calmRounds
+	}
+	if p.agreed++; p.agreed < needed && (p.shown.State != "" || found.State != api.PathReached) {
 		return false
 	}
 	p.next, p.agreed = "", 0
@@ -162,7 +167,7 @@ func (p *path) read(result api.PeerProbe, now time.Time) (found api.PeerPath, is
 		found.Reason = cmp.Or(p.limit.reason, strings.Join(short, ", "))
 	case isShort:
 		found.State, found.MTU, found.Reason = p.shown.State, p.shown.MTU, p.shown.Reason
-	case p.lost() > lossyAbove, p.shown.State == api.PathLossy && p.lost() == lossyAbove:
+	case p.lost() > lossyAbove, p.shown.State == api.PathLossy && p.lost() > 0:
 		found.State, found.Reason = api.PathLossy, fmt.Sprintf("%d of the last %d packets were lost", p.lost(), p.sent)
 	default:
 		found.State = api.PathReached

@@ -135,7 +135,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestJudgeForgetsLoss: a path that was lossy is reached again soon after the last loss.
+// TestJudgeForgetsLoss: a path that was lossy is reached again soon after the last loss, and not while a packet is lost
+// now and then.
 func TestJudgeForgetsLoss(t *testing.T) {
 	var p path
 	now := time.Now()
@@ -146,9 +147,17 @@ func TestJudgeForgetsLoss(t *testing.T) {
 	if p.shown.State != api.PathLossy || p.shown.Loss != 0.4 {
 		t.Fatalf("%+v", p.shown)
 	}
-	for i := range 6 {
+	for range 3 {
+		for range 8 {
+			p.judge(probed(way(peer4, 5, 5, 1450)), now)
+		}
+		if p.judge(probed(way(peer4, 5, 4, 1450)), now); p.shown.State != api.PathLossy {
+			t.Errorf("one of 45 packets is lost: %+v", p.shown)
+		}
+	}
+	for i := range 9 {
 		p.judge(probed(way(peer4, 5, 5, 1450)), now)
-		if i == 5 && (p.shown.State != api.PathReached || p.shown.Loss != 0 || p.isSuspicious()) {
+		if i == 8 && (p.shown.State != api.PathReached || p.shown.Loss != 0 || p.isSuspicious()) {
 			t.Errorf("after %d whole probes: %+v", i+1, p.shown)
 		}
 	}
