@@ -90,9 +90,9 @@ func FuzzMessage(f *testing.F) {
 		p := peer{incoming: incoming{nonce: m.nonce, heard: time.Now()}}
 		p.receive(m, 2, time.Now())
 		p.hear(m, time.Now())
-		for _, loss := range []*float64{p.lossTo(time.Now()), p.lossFrom(time.Now())} {
-			if loss != nil && (*loss < 0 || *loss > 1) {
-				t.Fatalf("a loss of %f", *loss)
+		for _, l := range []loss{p.lossTo(time.Now()), p.lossFrom(time.Now())} {
+			if l.lost < 0 || l.lost > l.of {
+				t.Fatalf("%+v", l)
 			}
 		}
 	})

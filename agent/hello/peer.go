@@ -91,13 +91,20 @@ type View struct {
 
 	// The loss of each direction over the last 20 messages, 0 to 1; nil if it is not known.
 	ToPeer, FromPeer *float64
+	// How many of so many messages were lost, in the direction in which more were; Of is 0 if it is not known.
+	Lost, Of int
 
 	Summary api.HostSummary // At is when the peer last confirmed it, zero if it has sent none
 }
 
 func (p *peer) view(now time.Time) View {
+	to, from := p.lossTo(now), p.lossFrom(now)
+	worse := to
+	if to.of == 0 || from.lost > to.lost {
+		worse = from
+	}
 	return View{Heard: p.heard, Asked: p.asked, Arrived: p.arrived, HasNews: p.hasNews,
-		ToPeer: p.lossTo(now), FromPeer: p.lossFrom(now), Summary: p.summary}
+		ToPeer: to.ratio(), FromPeer: from.ratio(), Lost: worse.lost, Of: worse.of, Summary: p.summary}
 }
 
 // isSilent reports whether nothing has arrived for longer than the peer said.
@@ -209,10 +216,21 @@ func (p *peer) acknowledge(m message, now time.Time) {
 // forget makes the messages so far count no more.
 func (p *peer) forget() { p.floor, p.base = p.seq, p.last }
 
-// lossTo returns the loss of the direction to the peer, nil if the peer has not said enough about it recently.
-func (p *peer) lossTo(now time.Time) *float64 {
-	if p.ackAt.IsZero() || p.isSilent(now) {
+// loss is how many of so many messages were lost; zero if that is not known.
+type loss struct{ lost, of int }
+
+func (l loss) ratio() *float64 {
+	if l.of == 0 {
 		return nil
+	}
+	out := float64(l.lost) / float64(l.of)
+	return &out
+}
+
+// lossTo returns the loss of the direction to the peer, zero if the peer has not said enough about it recently.
+func (p *peer) lossTo(now time.Time) loss {
+	if p.ackAt.IsZero() || p.isSilent(now) {
+		return loss{}
 	}
 	known, lost, isRow := 0, 0, true
 	for i := range min(uint32(len(p.sent)), p.seq-p.floor) {
@@ -231,36 +249,31 @@ func (p *peer) lossTo(now time.Time) *float64 {
 			lost++
 		}
 		if isRow && lost == lostInRow {
-			return ratio(1, 1)
+			return loss{lost, lost}
 		}
 		if known == window {
 			break
 		}
 	}
 	if known < least {
-		return nil
+		return loss{}
 	}
-	return ratio(lost, known)
+	return loss{lost, known}
 }
 
-// lossFrom returns the loss of the direction from the peer, nil if too few of its messages have arrived.
-func (p *peer) lossFrom(now time.Time) *float64 {
+// lossFrom returns the loss of the direction from the peer, zero if too few of its messages have arrived.
+func (p *peer) lossFrom(now time.Time) loss {
 	if p.heard.IsZero() {
-		return nil
+		return loss{}
 	}
 	if p.isSilent(now) {
-		return ratio(1, 1)
+		return loss{1, 1}
 	}
 	n := int(min(window, p.last-p.base))
 	if n < least {
-		return nil
+		return loss{}
 	}
-	return ratio(n-bits.OnesCount32(p.bits&(1<<n-1)), n)
-}
-
-func ratio(part, whole int) *float64 {
-	out := float64(part) / float64(whole)
-	return &out
+	return loss{n - bits.OnesCount32(p.bits&(1<<n-1)), n}
 }
 
 // hear takes over what a message says of the peer's host. A summary that cannot be read changes nothing.

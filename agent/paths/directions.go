@@ -140,6 +140,17 @@ func (n *network) isAnsweredSince(p *peer, then time.Time) bool {
 	return len(p.addrs) > 0 && len(p.addrs) == len(p.Subnets)
 }
 
+// lostMessages returns how many of the latest messages were lost, in the worse family and direction. If all were,
+// perhaps a rule drops only messages.
+func (p *peer) lostMessages(s *hello.Speaker) (lost, of int) {
+	for _, a := range p.addrs {
+		if v := s.Of(a); v.Lost < v.Of && (of == 0 || v.Lost > lost) {
+			lost, of = v.Lost, v.Of
+		}
+	}
+	return lost, of
+}
+
 // forget makes the messages so far count no more.
 func (n *network) forget(p *peer) {
 	for _, a := range p.addrs {
@@ -150,6 +161,7 @@ func (n *network) forget(p *peer) {
 
 // hear takes over what is known of each direction of the path to a peer: the worse family counts.
 func (n *network) hear(p *peer) {
+	wereLost := p.datagrams.unheard != ""
 	p.shown.ToPeer, p.shown.FromPeer, p.datagrams.unheard = nil, nil, ""
 	never := 3*n.every(n.m.o.Interval(), hello.MessageLen, helloPerSec) + longestPause // it was asked several times
 	for _, a := range p.addrs {
@@ -177,6 +189,9 @@ func (n *network) hear(p *peer) {
 			p.summary, before.At = v.Summary, v.Summary.At
 			p.hasNews = p.hasNews || !reflect.DeepEqual(before, p.summary)
 		}
+	}
+	if wereLost && p.datagrams.unheard == "" {
+		n.forget(p) // what was lost before says nothing about the path now
 	}
 	p.datagrams.isLost = p.datagrams.isLost && p.isOnlyPinged()
 }

@@ -266,6 +266,62 @@ func TestPingsAreDropped(t *testing.T) {
 	}
 }
 
+// TestLossWithoutPings: where pings are dropped, the loss of messages is that of the path, and the check says that
+// full-size packets are not tested.
+func TestLossWithoutPings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := simulate(t, 3)
+		s.filtered, s.timeout = true, 2400*time.Millisecond
+		s.follow()
+		s.run(func() {
+			const untested = "packets reach 3 of 3 hosts, full-size ones to 3 of them are not tested, as pings are not answered: " +
+				"host-0000, host-0001, host-0002"
+			s.expect(api.Passing, untested)
+			time.Sleep(time.Minute)
+			s.change(func() { s.third = "host-0001" })
+			s.expect(api.Warning, "packets are lost to 1 of 3 hosts: host-0001 (")
+			p := s.of("host-0001")
+			if p.State != api.PathLossy || p.Loss < 0.1 || !strings.HasSuffix(p.Reason, "messages were lost, most of them to host-0001") {
+				t.Errorf("%+v", p)
+			}
+			for range 60 {
+				time.Sleep(longestPause)
+				if p := s.of("host-0001"); p.State != api.PathLossy {
+					t.Fatalf("%+v", p)
+				}
+			}
+			s.change(func() { s.third = "" })
+			for began := time.Now(); s.of("host-0001").State != api.PathReached; time.Sleep(time.Second) {
+				if time.Since(began) > 90*time.Second {
+					t.Fatalf("%+v", s.of("host-0001"))
+				}
+			}
+			s.expect(api.Passing, untested)
+			for _, direction := range []string{"to", "from"} { // perhaps a rule drops them as well
+				s.change(func() { s.forwards, s.muted = true, direction })
+				for i := range 120 {
+					time.Sleep(time.Second)
+					if p := s.of("host-0001"); p.State != api.PathReached {
+						t.Fatalf("no message arrives, but errors of its kernel: %+v", p)
+					}
+					if i == 60 {
+						s.change(func() { s.muted = "" })
+					}
+				}
+				if p := s.of("host-0001"); p.Loss > 0 {
+					t.Errorf("messages arrive again: %+v", p)
+				}
+			}
+			s.change(func() { s.filtered = false })
+			for status, reason := s.check(); reason != "packets reach 3 of 3 hosts"; status, reason = s.check() {
+				if time.Sleep(time.Second); status != api.Passing {
+					t.Fatal(reason)
+				}
+			}
+		})
+	})
+}
+
 // TestOnlyPings: it is said of a path on which no message has ever arrived that only pings are known to pass, except to
 // a host whose agent sends none. So it is when a container takes the address of a host that is down, and answers for it.
 func TestOnlyPings(t *testing.T) {

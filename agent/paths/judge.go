@@ -38,14 +38,21 @@ type path struct {
 	agreed  int    // how many of them do, without a break
 	outside string // what the latest probe of a silent path found outside the overlay
 
-	isUnanswered bool // the latest probe was, in some family
-	isFiltered   bool // the peer answers no echo request, but is reached
-	limit        limit
+	filter
+	limit limit
 
 	sent     int       // packets in results, at most window
 	results  uint      // one bit for each small packet, the latest in the lowest bit: 1 for a lost one
 	lastFull time.Time // when a full packet was to be sent last
 	due      time.Time
+}
+
+// filter is what is known of a peer that may drop echo requests.
+type filter struct {
+	isUnanswered bool // the latest probe was, in some family
+	isFiltered   bool // the peer answers no echo request, but is reached: results are those of messages
+	messagesLost int
+	messages     int // the latest ones, of which messagesLost were lost
 }
 
 // limit is what a search has found of the size of packets, zero since a full one was answered.
@@ -141,8 +148,11 @@ func (p *path) read(result api.PeerProbe, now time.Time) (found api.PeerPath, is
 	if len(all) == 0 {
 		return found, false
 	}
-	if isFiltered || p.shown.State == api.PathLost && len(silent) == 0 {
+	switch {
+	case p.shown.State == api.PathLost && len(silent) == 0:
 		p.results, p.sent = 0, 0 // what was lost before says nothing about the path now
+	case isFiltered:
+		p.results, p.sent = 1<<p.messagesLost-1, p.messages
 	}
 	p.isUnanswered = isUnanswered
 	if p.isFiltered = isFiltered; !isFiltered {
@@ -168,7 +178,7 @@ func (p *path) read(result api.PeerProbe, now time.Time) (found api.PeerPath, is
 	case isShort:
 		found.State, found.MTU, found.Reason = p.shown.State, p.shown.MTU, p.shown.Reason
 	case p.lost() > lossyAbove, p.shown.State == api.PathLossy && p.lost() > 0:
-		found.State, found.Reason = api.PathLossy, fmt.Sprintf("%d of the last %d packets were lost", p.lost(), p.sent)
+		found.State, found.Reason = api.PathLossy, p.describeLoss()
 	default:
 		found.State = api.PathReached
 	}
@@ -200,6 +210,15 @@ func (p *path) describeSilence(silent, all []string) string {
 		return text + ", also outside the overlay"
 	}
 	return text
+}
+
+// describeLoss says how many of the latest packets were lost.
+func (p *path) describeLoss() string {
+	what := "packets"
+	if p.isFiltered {
+		what = "messages"
+	}
+	return fmt.Sprintf("%d of the last %d %s were lost", p.lost(), p.sent, what)
 }
 
 // findOutside returns what a probe found of the host outside the overlay.

@@ -469,6 +469,7 @@ func (n *network) send(ctx context.Context, host probe.Host, peers []*peer,
 // whatever its kernel answers.
 func (n *network) count(p *peer, result api.PeerProbe, began time.Time) {
 	result.Reached = result.Reached || n.isAnsweredSince(p, began)
+	p.messagesLost, p.messages = p.lostMessages(n.speaker)
 	for _, w := range result.Ways {
 		if w.Path == api.PathOverlay && w.Small.Answered > 0 {
 			n.m.o.Telemetry.Time(telemetry.PathProbe, time.Duration(w.Small.AvgMS*float64(time.Millisecond)), n.Name)

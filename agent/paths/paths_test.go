@@ -52,6 +52,9 @@ type simulation struct {
 	muted    string        // the direction that loses all messages, to or from
 	filtered bool          // all echo requests in the overlay are lost
 	timeout  time.Duration // how long a probe takes then
+	forwards bool          // the peers' kernels send errors about expiring echo requests
+	third    string        // the host to which every third message is lost
+	messages int           // to it
 
 	sending  map[string]bool // packets of containers are sent to these nodes, which answer none
 	counters map[string]api.Counters
@@ -167,6 +170,7 @@ func (s *simulation) probe(_ context.Context, h probe.Host, peers []api.Peer, r 
 			ways = append(ways, s.way(h, p.Node, subnet.Masked().Addr(), r))
 		}
 		result := probed(ways...)
+		result.Reached = result.Reached || s.forwards
 		if !h.OnlyOverlay {
 			outside := api.ProbedWay{Path: api.PathUnderlay, To: p.Subnets[0].Addr(), Largest: 1500}
 			if s.gone[p.Node] {
@@ -208,6 +212,10 @@ func (s *simulation) loses(from, to netip.Addr) bool {
 		case slices.ContainsFunc(p.Subnets, func(subnet netip.Prefix) bool { return subnet.Addr() == from }):
 			return s.gone[p.Node] || s.closed[p.Node] == "from" || s.muted == "from"
 		case slices.ContainsFunc(p.Subnets, func(subnet netip.Prefix) bool { return subnet.Addr() == to }):
+			if p.Node == s.third {
+				s.messages++
+				return s.messages%3 == 0
+			}
 			return s.gone[p.Node] || s.closed[p.Node] == "to" || s.muted == "to"
 		}
 	}

@@ -58,7 +58,7 @@ func (n *network) tell() {
 // judge returns the result of the health check. Only peers that hold their leases count: a host without one may be
 // gone.
 func (n *network) judge() (status, reason string) {
-	var peers, pinged, blocked []*peer
+	var peers, pinged, blocked, filtered []*peer
 	untested := 0
 	for _, p := range n.peers {
 		if p.Held {
@@ -70,6 +70,8 @@ func (n *network) judge() (status, reason string) {
 				blocked = append(blocked, p)
 			case p.isOnlyPinged():
 				pinged = append(pinged, p)
+			case p.isFiltered:
+				filtered = append(filtered, p)
 			}
 		}
 	}
@@ -90,7 +92,7 @@ func (n *network) judge() (status, reason string) {
 			plural.Count(len(peers), "host"), untested, plural.Form(untested, "is", "are"))
 	case len(bad) == 0:
 		return api.Passing, fmt.Sprintf("packets reach %d of %s", len(peers), plural.Count(len(peers), "host")) +
-			describePinged(pinged)
+			describeFiltered(filtered) + describePinged(pinged)
 	}
 	var names []string
 	for _, b := range bad[:min(len(bad), mostNamed)] {
@@ -115,6 +117,21 @@ func describePinged(peers []*peer) string {
 	if len(peers) == 0 {
 		return ""
 	}
+	return fmt.Sprintf(", but only pings are known to pass to %d of them: %s. Run `leno doctor`, unless a rule drops UDP "+
+		"port %d or the agent there does not run", len(peers), nameSome(peers), hello.Port)
+}
+
+// describeFiltered says that full-size packets to some peers are not tested.
+func describeFiltered(peers []*peer) string {
+	if len(peers) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", full-size ones to %d of them are not tested, as pings are not answered: %s", len(peers),
+		nameSome(peers))
+}
+
+// nameSome names the first of some peers, and counts the rest.
+func nameSome(peers []*peer) string {
 	var names []string
 	for _, p := range peers {
 		names = append(names, p.Node)
@@ -123,6 +140,5 @@ func describePinged(peers []*peer) string {
 	if more := len(names) - mostNamed; more > 0 {
 		names = append(names[:mostNamed], fmt.Sprintf("%d more", more))
 	}
-	return fmt.Sprintf(", but only pings are known to pass to %d of them: %s. Run `leno doctor`, unless a rule drops UDP "+
-		"port %d or the agent there does not run", len(peers), strings.Join(names, ", "), hello.Port)
+	return strings.Join(names, ", ")
 }
