@@ -78,8 +78,8 @@ func (m *measurement) withGroup(ctx context.Context, n, among int, do func(*grou
 	return do(g)
 }
 
-// starts compares starts in networks of different sizes, before other hosts leave sessions that end meanwhile. Then it makes
-// n hosts start within a time and restart at once, and twice as many start within six times that.
+// starts compares starts in networks of different sizes, while no sessions of other hosts end. Then it makes n hosts start
+// within a time and restart at once, and twice as many start within six times that.
 func (m *measurement) starts(ctx context.Context, n int, within time.Duration, sizes []size) error {
 	if err := m.costs(ctx, max(n/10, 10), within/10, sizes); err != nil { // at the rate of the first group
 		return err
