@@ -102,7 +102,7 @@ func (h agentHandlers) sendProfile(w http.ResponseWriter, r *http.Request) {
 		h.refuse(w, http.StatusNotFound, "profiles are not served: enable_debug is false in this agent's configuration")
 		return
 	}
-	restore := suspendDeadlines(w, h.requestTime) // a profile takes its ?seconds=, and pprof sets a limit by them
+	restore := suspendDeadline(w, h.requestTime) // a profile takes its ?seconds=, and pprof sets a limit by them
 	defer restore()
 	switch r.URL.Path {
 	case "/debug/pprof/cmdline":

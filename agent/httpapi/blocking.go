@@ -77,7 +77,7 @@ func (b blockingReads) read(w http.ResponseWriter, r *http.Request, find func(*h
 		return out, err
 	}
 	if o.index > 0 {
-		restore := suspendDeadlines(w, b.requestTime)
+		restore := suspendDeadline(w, b.requestTime)
 		defer restore()
 		out, again, err := b.cache.Next(r.Context(), q, o.index, o.wait)
 		if !again && !errors.Is(err, errMoved) {
@@ -95,15 +95,9 @@ func (b blockingReads) read(w http.ResponseWriter, r *http.Request, find func(*h
 	return out, err
 }
 
-// suspendDeadlines lifts the server's time limits off a request that waits. restore sets requestTime for the answer.
-func suspendDeadlines(w http.ResponseWriter, requestTime time.Duration) (restore func()) {
+// suspendDeadline lifts the server's time limit off an answer that has to wait. restore sets requestTime for it.
+func suspendDeadline(w http.ResponseWriter, requestTime time.Duration) (restore func()) {
 	control := http.NewResponseController(w)
-	// A connection without deadlines, as in tests of one handler, needs none lifted.
-	_ = control.SetReadDeadline(time.Time{})
-	_ = control.SetWriteDeadline(time.Time{})
-	return func() {
-		until := time.Now().Add(requestTime)
-		_ = control.SetReadDeadline(until)
-		_ = control.SetWriteDeadline(until)
-	}
+	_ = control.SetWriteDeadline(time.Time{}) // a connection without deadlines needs none lifted
+	return func() { _ = control.SetWriteDeadline(time.Now().Add(requestTime)) }
 }

@@ -27,16 +27,14 @@ func (h agentHandlers) monitor(w http.ResponseWriter, r *http.Request) {
 	}
 	defer listener.Close()
 	h.log.Debug("log monitor connected", "from", r.RemoteAddr)
-	// The server's limits are for answers that end.
 	answer := http.NewResponseController(w)
-	_ = answer.SetReadDeadline(time.Time{}) // a connection without deadlines needs none lifted
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	if asJSON {
 		w.Header().Set("Content-Type", "application/x-ndjson")
 	}
 	w.WriteHeader(http.StatusOK)
 	for over := false; ; {
-		_ = answer.SetWriteDeadline(time.Now().Add(monitorPatience))
+		_ = answer.SetWriteDeadline(time.Now().Add(monitorPatience)) // the server's limit is for answers that end
 		for _, line := range listener.Take() {
 			if _, err := w.Write(line); err != nil {
 				return

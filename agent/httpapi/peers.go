@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -93,8 +92,7 @@ func (h peerHandlers) withProbeTime(next http.HandlerFunc) http.HandlerFunc {
 			return
 		}
 		until := time.Now().Add(probe.MaxDuration + h.requestTime)
-		connection := http.NewResponseController(w)
-		if err := errors.Join(connection.SetReadDeadline(until), connection.SetWriteDeadline(until)); err != nil {
+		if err := http.NewResponseController(w).SetWriteDeadline(until); err != nil {
 			h.respond.log.Debug("a probe may be cut short", "error", err) // unless the connection has no deadlines
 		}
 		next(w, r)

@@ -1,11 +1,15 @@
 package httpapi
 
 import (
+	"bufio"
 	"context"
 	"fmt"
+	"io"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lenonet/leno/api"
@@ -28,6 +32,43 @@ func TestProbeOutlastsRequests(t *testing.T) {
 	if out, err := h.client.ProbePeers(t.Context(), "n", api.ProbeRequest{}); err != nil || out.Network != "n" {
 		t.Errorf("%+v, %v", out, err)
 	}
+}
+
+// TestConnectionAfterASlowRequest: later requests on a connection can wait, whatever time the earlier ones took.
+func TestConnectionAfterASlowRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t, nil)
+		slow := 3 * h.options.Limits.RequestTime / 2
+		h.n.probe = func(context.Context, api.ProbeRequest) (api.Probe, error) { time.Sleep(slow); return api.Probe{}, nil }
+		h.agent.diagnose = func(context.Context, api.DoctorOptions) (api.Diagnosis, error) {
+			time.Sleep(slow)
+			return api.Diagnosis{}, nil
+		}
+		server := h.prepare()
+		ctx, end := context.WithCancel(t.Context())
+		served, clients := make(chan error), make(pipes)
+		go func() { served <- server.Serve(ctx, clients) }()
+		conn := clients.dial(t, "")
+		must(t, conn.SetDeadline(time.Time{}))
+		answers := bufio.NewReader(conn)
+		for _, request := range []string{
+			"PUT /v1/agent/doctor HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n",
+			"GET /v1/network/n/peers?index=1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+			"POST /v1/network/n/probe HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}",
+			"GET /v1/network/n/peers?index=1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+		} {
+			_, err := io.WriteString(conn, request)
+			must(t, err)
+			r, err := http.ReadResponse(answers, nil)
+			must(t, err)
+			if body, err := io.ReadAll(r.Body); err != nil || r.StatusCode != http.StatusOK {
+				t.Errorf("%.30q: %d %s, %v", request, r.StatusCode, body, err)
+			}
+		}
+		_ = conn.Close()
+		end()
+		must(t, <-served)
+	})
 }
 
 // TestHistoryOfPeers: the history of the paths is there only where it is asked for, and no change; a later handshake is

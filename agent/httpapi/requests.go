@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -101,18 +102,33 @@ func (s *Server) withOriginCheck(next http.Handler) http.Handler {
 
 // withBodyDrain gives a client a moment to send the rest of a body that no handler has read: the server waits for it
 // before it takes the next request from the connection or closes it. This never prolongs the time for the whole
-// request.
+// request. Once the body has ended, a deadline would end the contexts of all later requests on the connection.
 func (s *Server) withBodyDrain(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
-			begun := time.Now()
+			begun, body := time.Now(), &requestBody{ReadCloser: r.Body}
+			r.Body = body
 			defer func() {
-				left := min(s.o.Limits.BodyDrain, s.o.Limits.RequestTime-time.Since(begun))
-				_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(left))
+				if !body.ended {
+					left := min(s.o.Limits.BodyDrain, s.o.Limits.RequestTime-time.Since(begun))
+					_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(left))
+				}
 			}()
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// A requestBody remembers whether it was read to its end.
+type requestBody struct {
+	io.ReadCloser
+	ended bool
+}
+
+func (b *requestBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.ended = b.ended || err == io.EOF
+	return n, err
 }
 
 // withLimits refuses requests while too many are being answered, except those for the agent's health, and limits the
