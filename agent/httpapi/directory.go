@@ -100,8 +100,12 @@ func (d directory) isFlannels(network string) bool {
 	return d.kind == config.StoreEtcd && network == d.agent.Config().Etcd.Network
 }
 
-// joinedNetwork returns this host's part in a network. The error says that it takes no part.
+// joinedNetwork returns this host's part in a network. The error says that it takes no part, or that there is no such
+// network: a block keeps a part in a network that was deleted.
 func (d directory) joinedNetwork(network string) (Network, error) {
+	if _, err := d.find(network); err != nil {
+		return nil, err
+	}
 	part, ok := d.agent.Network(network)
 	if !ok {
 		return nil, api.Errorf(http.StatusNotFound, "this host takes no part in network %s", network)

@@ -80,12 +80,13 @@ func (p *statusPage) pageNetwork(name string, report api.Health) ui.Network {
 		set, known = read, err == nil
 	}
 	out.Plan, out.Backend, out.Skipped = n.Plan, n.Backend.Type, len(set.Bad)
-	if !known {
+	if known {
+		out.Hosts, _ = part.Hosts()
+	} else {
 		out.Trouble = "The leases of this network have not been read yet."
 	}
 	out.Rows = rowsOf(n, set, status.Reservations, own, p.server.o.Agent.Self().NodeID)
 	addPeers(&out, part.Peers(true))
-	out.Hosts, _ = part.Hosts() // none before the leases are known, which Trouble says
 	return out
 }
 

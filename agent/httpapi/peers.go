@@ -22,15 +22,12 @@ type peerHandlers struct {
 
 // query returns the other hosts as the datapath has them.
 func (h peerHandlers) query(r *http.Request) (query.Query, error) {
-	n, err := h.requestedNetwork(r)
-	if err != nil {
-		return query.Query{}, err
-	}
+	network := r.PathValue("network")
 	withHistory, err := flag(r, "history")
 	if err != nil {
 		return query.Query{}, err
 	}
-	return h.queryPart(n.Name, fmt.Sprintf("peers of %s, history %t", n.Name, withHistory),
+	return h.queryPart(network, fmt.Sprintf("peers of %s, history %t", network, withHistory),
 		func(part Network) (query.Content, error) {
 			list := part.Peers(withHistory)
 			return query.Content{Body: list, Basis: fleet.WithoutCounters(list)}, nil
@@ -57,26 +54,23 @@ func (h peerHandlers) queryPart(
 
 // queryHosts returns all hosts of a network.
 func (h peerHandlers) queryHosts(r *http.Request) (query.Query, error) {
-	n, err := h.requestedNetwork(r)
-	if err != nil {
-		return query.Query{}, err
-	}
-	q, err := h.queryPart(n.Name, "hosts of "+n.Name, func(part Network) (query.Content, error) {
+	network := r.PathValue("network")
+	q, err := h.queryPart(network, "hosts of "+network, func(part Network) (query.Content, error) {
 		hosts, err := part.Hosts()
 		return query.Content{Body: api.HostList{Hosts: hosts}, Basis: fleet.WithoutTimes(hosts)}, err
 	})
 	q.Changes = func() []<-chan struct{} {
 		_, changed := h.health.Report()
-		return append(h.changes(n.Name), changed)
+		return append(h.changes(network), changed)
 	}
-	h.readAgain(&q, n.Name)
+	h.readAgain(&q, network)
 	return q, err
 }
 
 // changes returns channels of which one is closed when the peers of a network, or what is known of them, may have
 // changed.
 func (h peerHandlers) changes(network string) []<-chan struct{} {
-	out := []<-chan struct{}{h.agent.StatusChanged()}
+	out := h.directory.changes()
 	if part, err := h.joinedNetwork(network); err == nil {
 		out = append(out, part.LeasesChanged()...)
 	}
@@ -105,11 +99,7 @@ func (h peerHandlers) probe(r *http.Request) (out api.Probe, err error) {
 	if err := readBody(r, &request); err != nil {
 		return out, err
 	}
-	n, err := h.requestedNetwork(r)
-	if err != nil {
-		return out, err
-	}
-	part, err := h.joinedNetwork(n.Name)
+	part, err := h.joinedNetwork(r.PathValue("network"))
 	if err != nil {
 		return out, err
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/internal/testkit/agenttest"
+	"github.com/lenonet/leno/registry"
 )
 
 // TestProbeOutlastsRequests: a probe may take longer than the server gives other requests, and is answered all the
@@ -100,6 +101,56 @@ func TestHistoryOfPeers(t *testing.T) {
 	}
 	if code, body, _ := ask("?history=yes"); code != 400 || !strings.Contains(body, "parameter history") {
 		t.Errorf("%d %s", code, body)
+	}
+}
+
+// TestPeersOfADeletedNetwork: readers of a network that this host has a block for learn that it was deleted, and the status
+// page shows no hosts of it.
+func TestPeersOfADeletedNetwork(t *testing.T) {
+	h := newHost(t, nil)
+	h.n.hosts = []api.Host{{Node: "the-peer", State: api.Passing}}
+	h.serve("127.0.0.1:0")
+	page := func() string {
+		_, body := h.request("GET", "/ui", "")
+		return body
+	}
+	if !strings.Contains(page(), "the-peer") {
+		t.Error("the page does not show the host")
+	}
+	for name, read := range map[string]func(since ...api.Read) (uint64, error){
+		"peers": func(since ...api.Read) (uint64, error) {
+			list, err := h.client.Peers(t.Context(), "n", since...)
+			return list.Index, err
+		},
+		"hosts": func(since ...api.Read) (uint64, error) {
+			list, err := h.client.Hosts(t.Context(), "n", since...)
+			return list.Index, err
+		},
+	} {
+		index, err := read()
+		must(t, err)
+		ended := make(chan error, 1)
+		go func() {
+			_, err := read(api.Read{Index: index})
+			ended <- err
+		}()
+		h.readers(1)
+		known, _ := h.agent.Networks()
+		h.n.mu.Lock()
+		h.n.status.Defined = false // a moment before the list of networks shows the deletion
+		h.n.mu.Unlock()
+		h.agent.known.Set(Networks{registry.NetworkSet{Deleted: []registry.Deletion{{Network: "n"}}}, known.Index + 1, true})
+		select {
+		case err := <-ended:
+			agenttest.WantCode(t, name, err, 404, "deleted")
+		case <-time.After(30 * time.Second):
+			t.Fatalf("%s: the reader is not told", name)
+		}
+		if strings.Contains(page(), "the-peer") {
+			t.Errorf("%s: the page still shows the host", name)
+		}
+		h.n.set(func() { h.n.status.Defined = true })
+		h.agent.known.Set(known)
 	}
 }
 

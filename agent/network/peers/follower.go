@@ -156,10 +156,11 @@ func (f *Follower) watched() (Snapshot, bool) {
 	return snap.Aged(), true
 }
 
-// Clear forgets the leases that the watch read, for example because they were read with an earlier plan. Run must not
-// be running.
+// Clear forgets the leases that were read, for example because they were read with an earlier plan. Run must not be
+// running.
 func (f *Follower) Clear() {
 	f.snapshot.Clear()
+	f.refresher.Clear()
 	f.views.Clear()
 }
 

@@ -143,7 +143,11 @@ func TestRememberedOnce(t *testing.T) {
 			h.wantView(withB)
 			if left {
 				stop()
+				h.now(t.Context(), h.network)
 				h.Reset()
+				if set, err := h.Leases(false); err == nil {
+					t.Errorf("a host that has left still knows %+v", set)
+				}
 			} else {
 				b := h.join("b", 2)
 				h.wantView(withB)

@@ -87,6 +87,12 @@ func (r *Refresher) Learn(set registry.LeaseSet, index uint64) {
 	r.last.Set(reading{Snapshot: Snapshot{Set: set, Index: index, Read: time.Now()}})
 }
 
+// Clear forgets what was read. The next Refresh reads the leases.
+func (r *Refresher) Clear() {
+	r.last.Clear()
+	r.Invalidate()
+}
+
 // Newest returns the last reading. Its field Read is zero if there is none.
 func (r *Refresher) Newest() Snapshot {
 	last, _, _ := r.last.Get()
