@@ -378,6 +378,9 @@ func (c *Cache) offer(e *entry, out Content, at, began uint64) (Answer, bool) {
 	r, err := e.publishLocked(c.seed, out)
 	if err == nil {
 		e.at = at
+		if e.follower != nil { // what makes no new index, such as an age, may have changed
+			e.follower.latest.Set(result{Answer: r})
+		}
 	}
 	return r, err == nil
 }

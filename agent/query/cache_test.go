@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lenonet/leno/agent/retry"
@@ -177,6 +178,31 @@ func TestFollowersFollowAgain(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAgesInTheStore: a reader that has waited in vain for the store gets what was read last, although its index is the same.
+func TestAgesInTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(func() *retry.Loop { return nil }, 10)
+		defer c.Close()
+		begun := time.Now()
+		q := Query{Name: "leases", ReadStore: func(ctx context.Context, after uint64) (Content, uint64, error) {
+			if after != 0 {
+				if err := retry.Sleep(ctx, time.Second); err != nil {
+					return Content{}, 0, err
+				}
+			}
+			return Content{Body: time.Since(begun) / time.Second, Basis: "same"}, 7, nil
+		}}
+		first, err := c.Now(t.Context(), q, 0)
+		if err != nil || string(first.Plain) != "0\n" {
+			t.Fatalf("%s, %v", first.Plain, err)
+		}
+		out, again, err := c.Next(t.Context(), q, first.Index, 10*time.Second+100*time.Millisecond)
+		if err != nil || again || out.Index != first.Index || string(out.Plain) != "9\n" {
+			t.Errorf("%d %s, %t, %v; the first one was %d", out.Index, out.Plain, again, err, first.Index)
+		}
+	})
 }
 
 // TestSince: a reader gets what is new to it, and is told to read again when it has waited.
