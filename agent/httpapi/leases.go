@@ -35,13 +35,11 @@ func (h leaseHandlers) query(r *http.Request) (query.Query, error) {
 		return h.queryUnjoined(n.Name), nil
 	}
 	q := query.Query{
-		Name:    "leases of " + n.Name,
+		Name:    fmt.Sprintf("leases of %s, memory %t", n.Name, memory),
 		Read:    func() (query.Content, error) { return h.knownLeases(n.Name, memory) },
 		Changes: func() []<-chan struct{} { return h.changes(n.Name) },
 	}
-	if memory {
-		q.Name = "leases in memory of " + n.Name
-	} else {
+	if !memory {
 		h.readAgain(&q, n.Name)
 	}
 	return q, nil

@@ -11,17 +11,18 @@ import (
 	"github.com/lenonet/leno/registry"
 )
 
-// TestAnswerFromMemory: a request for the leases reads them again, unless it asks for what is in memory.
+// TestAnswerFromMemory: a request for the leases or the hosts reads the leases again, unless it asks for what is in memory.
 func TestAnswerFromMemory(t *testing.T) {
 	h := newHost(t, nil)
+	h.n.hosts = []api.Host{{Subnets: h.n.status.Lease.Subnets}}
 	handler := h.prepare().routes()
 	for _, tt := range []struct {
 		query string
 		reads int32
-	}{{"?memory=true", 0}, {"", 1}} {
+	}{{"leases?memory=true", 0}, {"leases", 1}, {"hosts?memory=true", 0}, {"hosts", 1}} {
 		before := h.n.refreshes.Load()
 		w := httptest.NewRecorder()
-		handler.ServeHTTP(w, httptest.NewRequest("GET", "/v1/network/n/leases"+tt.query, nil))
+		handler.ServeHTTP(w, httptest.NewRequest("GET", "/v1/network/n/"+tt.query, nil))
 		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "10.5.1.0/24") {
 			t.Errorf("%q: %d %s", tt.query, w.Code, w.Body)
 		}

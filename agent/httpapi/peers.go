@@ -52,18 +52,25 @@ func (h peerHandlers) queryPart(
 	}, err
 }
 
-// queryHosts returns all hosts of a network.
+// queryHosts returns all hosts of a network. Their leases are read again, unless the request says memory=true.
 func (h peerHandlers) queryHosts(r *http.Request) (query.Query, error) {
 	network := r.PathValue("network")
-	q, err := h.queryPart(network, "hosts of "+network, func(part Network) (query.Content, error) {
-		hosts, err := part.Hosts()
-		return query.Content{Body: api.HostList{Hosts: hosts}, Basis: fleet.WithoutTimes(hosts)}, err
-	})
+	memory, err := flag(r, "memory")
+	if err != nil {
+		return query.Query{}, err
+	}
+	q, err := h.queryPart(network, fmt.Sprintf("hosts of %s, memory %t", network, memory),
+		func(part Network) (query.Content, error) {
+			hosts, err := part.Hosts()
+			return query.Content{Body: api.HostList{Hosts: hosts}, Basis: fleet.WithoutTimes(hosts)}, err
+		})
 	q.Changes = func() []<-chan struct{} {
 		_, changed := h.health.Report()
 		return append(h.changes(network), changed)
 	}
-	h.readAgain(&q, network)
+	if !memory {
+		h.readAgain(&q, network)
+	}
 	return q, err
 }
 
