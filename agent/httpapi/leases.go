@@ -209,7 +209,7 @@ func (h leaseHandlers) revoke(r *http.Request) error {
 
 // renew renews the session of this host's lease now, under the caller's token.
 func (h leaseHandlers) renew(r *http.Request) (out api.Renewal, err error) {
-	part, err := h.owner(r)
+	part, err := h.joinedNetwork(r.PathValue("network"))
 	if err != nil {
 		return out, err
 	}
@@ -218,22 +218,9 @@ func (h leaseHandlers) renew(r *http.Request) (out api.Renewal, err error) {
 
 // release makes this host give up its lease and leave the network.
 func (h leaseHandlers) release(r *http.Request) error {
-	part, err := h.owner(r)
+	part, err := h.joinedNetwork(r.PathValue("network"))
 	if err != nil {
 		return err
 	}
 	return part.Release(r.Context(), h.storeFor(r))
-}
-
-// owner returns this host's part in the network that a request names.
-func (h leaseHandlers) owner(r *http.Request) (Network, error) {
-	n, err := h.requestedNetwork(r)
-	if err != nil {
-		return nil, err
-	}
-	part, ok := h.agent.Network(n.Name)
-	if !ok {
-		return nil, fmt.Errorf("%w: this host takes no part in network %s", registry.ErrLeaseNotFound, n.Name)
-	}
-	return part, nil
 }
