@@ -99,6 +99,7 @@ func (h networkHandlers) network(n registry.Network) api.Network {
 // networkBody is the body of a request about a network.
 type networkBody struct {
 	api.Network
+	Local        json.RawMessage   `json:"local"` // ignored, whatever another version puts there
 	Reservations []api.Reservation `json:"reservations"`
 }
 

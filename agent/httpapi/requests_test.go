@@ -41,6 +41,8 @@ func TestRawRequests(t *testing.T) {
 		{"no backend to plan", "POST", "/v1/network/m/plan", `{"pools":[{"prefix":"10.7.0.0/22"}],"backend":null}`, 400, "backend is missing"},
 		{"a definition as it is shown during a switch", "PUT", "/v1/network/m",
 			`{"pools":[{"prefix":"10.7.0.0/22"}],"backend":{"type":"recorder"},"switch_to":{"type":"other"}}`, 400, "switch_to: only leno sets it"},
+		{"a definition as a newer agent shows it", "POST", "/v1/network/m/plan",
+			`{"pools":[{"prefix":"10.7.0.0/22"}],"backend":{"type":"recorder"},"local":{"new_field":1}}`, 200, `"`},
 		{"a backend without a type", "PUT", "/v1/network/m", `{"pools":[{"prefix":"10.7.0.0/22"}],"backend":{"vni":2}}`, 400, "backend: the type is missing: want one of metered, other, recorder"},
 		{"an unknown backend", "PUT", "/v1/network/m", `{"pools":[{"prefix":"10.7.0.0/22"}],"backend":{"type":"pigeon"}}`, 400, `backend: this version of leno has no type \"pigeon\": want one of metered, other, recorder`},
 		{"a backend that is no object", "PUT", "/v1/network/m", `{"pools":[{"prefix":"10.7.0.0/22"}],"backend":"vxlan"}`, 400, `"backend: not a JSON object"`},
