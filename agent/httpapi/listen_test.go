@@ -60,6 +60,8 @@ func TestRequestsOfAllKinds(t *testing.T) {
 		{"unknown lease", "GET /v1/network/n/lease/10.5.99.0-24 HTTP/1.1\r\n" + local + "\r\n", 404, "known are 10.5.", ""},
 		{"unknown reservation", "DELETE /v1/network/n/reservation/10.5.99.0-24 HTTP/1.1\r\n" + local + "\r\n", 404, "none is known", ""},
 		{"bad flag", "DELETE /v1/network/n?force=yes HTTP/1.1\r\n" + local + "\r\n", 400, "parameter force", ""},
+		{"a flag without a value", "PUT /v1/agent/doctor?passive HTTP/1.1\r\n" + local + "\r\n", 400, "parameter passive", ""},
+		{"an empty flag", "DELETE /v1/network/n?force= HTTP/1.1\r\n" + local + "\r\n", 400, "parameter force", ""},
 		{"bad memory", "GET /v1/network/n/leases?memory=1 HTTP/1.1\r\n" + local + "\r\n", 400, "parameter memory", ""},
 		{"bad query", "GET /v1/networks?index=%zz HTTP/1.1\r\n" + local + "\r\n", 400, "query", ""},
 		{"huge body", "PUT /v1/network/m HTTP/1.1\r\n" + local + "Content-Length: 2000000\r\n\r\n{\"name\":\"" + strings.Repeat("m", 1_999_000), 413, "larger than 1048576 bytes", ""},

@@ -35,15 +35,15 @@ func quoteText(text string) string { return registry.Shorten(text, maxQuoted) }
 // quotePath returns the path of a request short enough to be shown.
 func quotePath(r *http.Request) string { return registry.Shorten(r.URL.Path, 4*maxQuoted) }
 
-// flag returns a parameter that is true or false.
+// flag returns a parameter that is true or false, and false without it.
 func flag(r *http.Request, name string) (bool, error) {
-	switch text := r.URL.Query().Get(name); text {
-	case "", "false":
+	switch values := r.URL.Query()[name]; {
+	case len(values) == 0, values[0] == "false":
 		return false, nil
-	case "true":
+	case values[0] == "true":
 		return true, nil
 	default:
-		return false, badRequest("parameter %s: %q is neither true nor false", name, quoteText(text))
+		return false, badRequest("parameter %s: %q is neither true nor false", name, quoteText(values[0]))
 	}
 }
 
