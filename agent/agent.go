@@ -279,6 +279,6 @@ func (a *Agent) self() api.Self {
 		PID:              os.Getpid(),
 		BootID:           boot,
 		NetworkNamespace: namespace,
-		Networks:         a.networks.names(),
+		Networks:         append([]string{}, a.networks.names()...),
 	}
 }

@@ -57,6 +57,25 @@ func TestAPI(t *testing.T) {
 	})
 }
 
+// TestNothingIsNull: no list is null on a host without networks.
+func TestNothingIsNull(t *testing.T) {
+	simulated(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a")
+		a.config.Networks = nil
+		a.start()
+		for _, request := range []string{"GET /v1/agent/self", "GET /v1/agent/config", "GET /v1/agent/events", "GET /v1/agent/metrics",
+			"PUT /v1/agent/doctor", "GET /v1/networks"} {
+			method, path, _ := strings.Cut(request, " ")
+			eventually(t, func() error {
+				if code, body := a.request(method, path, ""); code != 200 || strings.Contains(body, "null") {
+					return fmt.Errorf("%s: %d %s", request, code, body)
+				}
+				return nil
+			})
+		}
+	})
+}
+
 // shows fails the test unless the API shows host a with its subnet and its peer b.
 func (h *host) shows(subnet netip.Prefix) {
 	h.t.Helper()
