@@ -30,7 +30,7 @@ const ShutdownTimeout = 5 * time.Second
 // socketMode lets the socket's owner and its group speak to the agent.
 const socketMode = 0o660
 
-// socketGroup is the group of the socket for commands on this host, if it exists and the agent is root.
+// socketGroup is the group of sockets, if it exists and the agent is root.
 const socketGroup = "leno"
 
 // socketPause is the time between two attempts to open the socket for commands on this host.
@@ -76,6 +76,7 @@ func listenSocket(path string) (net.Listener, error) {
 	if err := os.Chmod(path, socketMode); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
+	giveToGroup(path)
 	return l, nil
 }
 
@@ -86,7 +87,6 @@ func (s *Server) serveSocket(ctx context.Context, server *http.Server) {
 	for warned := false; ; warned = true {
 		l, err := listenSocket(s.o.Socket)
 		if err == nil {
-			giveToGroup(s.o.Socket)
 			// A client that occupies all connections of the address leaves those of the socket to commands on this host.
 			if err = server.Serve(netutil.LimitListener(l, s.o.Limits.Connections)); errors.Is(err, http.ErrServerClosed) {
 				return
@@ -105,7 +105,7 @@ func (s *Server) serveSocket(ctx context.Context, server *http.Server) {
 	}
 }
 
-// giveToGroup lets the members of the group leno use the socket of an agent that runs as root. Without that group, only
+// giveToGroup lets the members of the group leno use a socket of an agent that runs as root. Without that group, only
 // root can.
 func giveToGroup(path string) {
 	group, err := user.LookupGroup(socketGroup)

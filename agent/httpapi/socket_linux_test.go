@@ -52,9 +52,9 @@ func TestSocketOfTheGroup(t *testing.T) {
 	path := filepath.Join(dir, "run", "leno.sock")
 	h := newHost(t, nil)
 	h.options.Socket = path
-	check := func(want string, groupID uint32, allowed ...syscall.Credential) {
+	check := func(want, address string, groupID uint32, allowed ...syscall.Credential) {
 		t.Helper()
-		h.serve("127.0.0.1:0")
+		h.serve(address)
 		agenttest.Eventually(t, func() error { // the socket gets its group a moment after it is there
 			info, err := os.Stat(path)
 			if err != nil {
@@ -80,10 +80,12 @@ func TestSocketOfTheGroup(t *testing.T) {
 		must(t, h.stop())
 	}
 	root := syscall.Credential{Uid: 0, Gid: 0}
-	check("without the group", 0, root)
+	check("without the group", "127.0.0.1:0", 0, root)
 	must(t, os.WriteFile(groups, fmt.Appendf(nil, "root:x:0:\nleno:x:%d:\n", group), 0o644))
-	check("with the group", group, root, syscall.Credential{Uid: user, Gid: group},
-		syscall.Credential{Uid: user, Gid: user, Groups: []uint32{group}})
+	for _, address := range []string{"127.0.0.1:0", "unix://" + path} {
+		check("with the group, at "+address, address, group, root, syscall.Credential{Uid: user, Gid: group},
+			syscall.Credential{Uid: user, Gid: user, Groups: []uint32{group}})
+	}
 }
 
 // rerunOf returns a command that runs one test of this program with another variable.
