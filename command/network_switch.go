@@ -35,8 +35,8 @@ another backend or port, and loses no packets.
 
 -stop, -continue, -reverse and -end change the switch. -rotate-keys begins to
 switch a network with the backend wireguard to new keys. With -wait, the
-command prints the progress, returns when the switch has ended, and exits 1 if
-that takes longer.
+command prints the progress, except with -format=json, returns when the switch
+has ended, and exits 1 if that takes longer.
 
   $ leno network switch
   $ leno network switch blue -reverse -wait=5m
