@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Talk is one TCP connection on which 64 bytes, and 4 KiB every 20th time, are sent every 10 ms and echoed. TCP retransmits
+// A Talk is one TCP connection on which 64 bytes, and 4 KiB every 10th time, are sent every 20 ms and echoed. TCP retransmits
 // what is lost, so an outage shows as a pause; the connection ends only if something resets it.
 type Talk struct {
 	cancel  context.CancelFunc
@@ -29,10 +29,10 @@ type Talk struct {
 }
 
 // LargeEcho is a number of echoes of which one is large.
-const LargeEcho = 20
+const LargeEcho = 10
 
 const (
-	talkEvery = 10 * time.Millisecond
+	talkEvery = 20 * time.Millisecond
 	talkBytes = 64
 	talkLarge = 4096 // some packets of the full size
 )

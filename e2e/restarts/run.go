@@ -24,7 +24,7 @@ type Report struct {
 	Rounds []Round
 	Took   time.Duration
 	Pings  []lab.EchoResult // one per family
-	// Pause is the longest time without data on the TCP connection, which has some every 10 ms.
+	// Pause is the longest time without data on the TCP connection, which has some every 20 ms.
 	// Resent is the number of its retransmitted segments.
 	Pause  time.Duration
 	Resent int
