@@ -302,7 +302,13 @@ func TestContradictoryDefinition(t *testing.T) {
 		a.define(func(n *registry.Network) { n.Encryption = registry.EncryptionRequired })
 		refused()
 		a.stop()
+		a.config.Lease.StartFromSaved = true
+		a.registry.Set(registry.ErrUnavailable)
 		a.start()
+		a.check(health.Network, api.Critical, "waiting for")
+		a.guards("[10.5.0.0/22] true")
+		a.applies("zero")
+		a.registry.Set(nil)
 		refused()
 		a.define(func(n *registry.Network) { n.Encryption = "" })
 		a.ready()

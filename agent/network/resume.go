@@ -45,11 +45,10 @@ func (p *resumption) begin(found *resumed) {
 
 // settle records that the store has confirmed or refused the resumed datapath.
 func (p *resumption) settle() {
-	if p.get() == nil {
-		return
+	if p.get() != nil {
+		p.found.Clear()
+		p.report.Changed()
 	}
-	p.found.Clear()
-	p.report.Changed()
 }
 
 // get returns the resumed datapath, or nil if there is none.
@@ -67,8 +66,7 @@ func (p *resumption) inUse() lease.Resumed {
 	return lease.Resumed{Subnet: found.subnets[0], As: found.as, Renewed: found.renewed}
 }
 
-// resume finds the datapath that an earlier process left and resumes it. It is no error if there is none, or not enough
-// is known of it.
+// resume resumes the datapath that an earlier process left, if there is one and enough is known of it.
 func (r *Runner) resume(ctx context.Context) {
 	found, waits := r.findResumable(ctx)
 	if found == nil {

@@ -285,8 +285,7 @@ func (r *Runner) round(ctx context.Context) error {
 	return err
 }
 
-// guardRemembered refuses packets to a network that required encryption when an earlier process read its definition,
-// even while the store does not answer.
+// guardRemembered refuses packets to a network that required encryption when an earlier process read its definition.
 func (r *Runner) guardRemembered(ctx context.Context) {
 	if known := r.definition.known; known != nil && known.Network.Encryption != "" {
 		if err := r.datapath.Guard(ctx, known.Network); err != nil {
@@ -309,12 +308,18 @@ func (r *Runner) runUnencrypted(ctx context.Context, n registry.Network, contrad
 	r.report.SetReady(false)
 	r.report.Check(health.Network, api.Critical, reason)
 	r.report.Waiting(health.Network, reason)
-	for _, check := range []string{health.Device, health.Routes, health.Forwarding} {
-		r.report.Forget(check)
-	}
+	r.report.Forget(health.Device, health.Routes, health.Forwarding)
 	refused := n.Plan.Prefixes()
-	remove := func(ctx context.Context) error { return r.datapath.Remove(ctx, before, refused) }
-	return r.datapath.KeepRefused(ctx, refused, remove)
+	return r.datapath.KeepRefused(ctx, refused, func(ctx context.Context) error {
+		record, err := registry.FormatNetwork(n)
+		if err = errors.Join(err, r.datapath.Remove(ctx, before, refused)); err != nil || len(before.Subnets) == 0 {
+			return err
+		}
+		return r.state.Update(func(s state.Network, _ error) state.Network {
+			s.Pools, s.Definition, s.Record, s.RecordIndex = nil, n.CreateIndex, record, n.ModifyIndex
+			return s
+		})
+	})
 }
 
 // runDefined takes a lease, and keeps it and the datapath right until ctx ends. If the definition excludes the subnet

@@ -36,9 +36,7 @@ func (r *Runner) withdraw(ctx context.Context, lost *lease.WithdrawnError) {
 	r.report.SetReady(false)
 	r.resumed.settle()
 	r.previous = lost.Subnet
-	for _, check := range []string{health.Device, health.Routes, health.Forwarding} {
-		r.report.Forget(check)
-	}
+	r.report.Forget(health.Device, health.Routes, health.Forwarding)
 	before := savedState(r.state)
 	kind, pools := r.datapath.Carried(before)
 	if len(pools) == 0 {
@@ -114,9 +112,8 @@ func (w *withdrawal) recall(ctx context.Context) {
 	}
 }
 
-// guard makes the kernel refuse packets to the network as long as this host must not send any: for want of encryption,
-// or because its subnet is withdrawn. Otherwise it ends what an earlier definition, or a network that had these pools,
-// may have left; failing to do so is no error.
+// guard refuses packets to the network while this host must not send any: for want of encryption or of a subnet.
+// Otherwise it ends what an earlier definition or network may have left for these pools; failing to do so is no error.
 func (w *withdrawal) guard(ctx context.Context, n registry.Network) error {
 	if w.isActive() {
 		refused := w.add(refusable(n.Backend.Type, n.Plan.Prefixes()))
@@ -145,8 +142,8 @@ func (w *withdrawal) keep(ctx context.Context) (stop func()) {
 	}
 }
 
-// end ends the refusal of packets, because this host has another subnet or leaves the network. Present are the pools
-// that the network has now. The refusal stays for a network that requires encryption, which is guarded.
+// end ends the refusal of packets, because this host has another subnet or leaves the network, which has the present
+// pools now and stays guarded if it requires encryption.
 func (w *withdrawal) end(ctx context.Context, present []netip.Prefix, guarded bool) error {
 	refused := w.saved()
 	if refused == nil {

@@ -119,10 +119,12 @@ func (r *Reporter) Failing(check, status string, area advice.Area, err error) {
 // Recovered logs the end of a fault, if there was one. The caller sets the check.
 func (r *Reporter) Recovered(check string) { r.faults.Recovered(r.o.Log, check) }
 
-// Forget ends a fault without a log line, because something else says what became of it, and removes its check.
-func (r *Reporter) Forget(check string) {
-	r.faults.End(check)
-	r.Clear(check)
+// Forget ends faults without a log line, because something else says what became of them, and removes their checks.
+func (r *Reporter) Forget(checks ...string) {
+	for _, check := range checks {
+		r.faults.End(check)
+		r.Clear(check)
+	}
 }
 
 // Changed wakes the readers of the API because it may show the network differently.
