@@ -22,18 +22,19 @@ import (
 )
 
 // strangers sets up a host that other programs use: their devices, some with names like leno's,
-// addresses and routes inside the network's pools, and rules in every kind of firewall.
+// addresses and routes inside the network's pools, and rules in every kind of firewall. Devices that are up get no address
+// from the kernel, which would give it to them at any time.
 const strangers = `
 ip link add docker0 type bridge
 for n in 5 6 7 8; do ip addr add 10.$n.34.1/24 dev docker0; done
-ip link set docker0 up
+ip link set docker0 addrgenmode none up
 ip neigh add 10.5.34.9 lladdr 02:00:00:00:00:09 nud permanent dev docker0
 ip neigh add 192.0.2.200 lladdr 02:00:00:00:00:c8 nud permanent dev eth0
 ip link add leno-foo type bridge
 ip link add leno-bar type veth peer name theirs0
 ip link add leno-vx type vxlan id 99 dstport 9999 group 239.1.1.1 dev eth0
 bridge fdb append 02:00:00:00:00:01 dev leno-vx dst 192.0.2.201
-ip link set leno-vx up
+ip link set leno-vx addrgenmode none up
 ip tuntap add leno-tap mode tap
 ip link add theirs type vxlan id 98 dstport 9998 local 192.0.2.11 dev eth0 nolearning
 ip tuntap add vpn0 mode tun
