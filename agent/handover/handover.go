@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -134,7 +135,11 @@ func flanneld(proc string) (pid int, err error) {
 			continue // processes end at any time
 		}
 		dir := filepath.Dir(name)
-		if ns, err := os.Readlink(filepath.Join(dir, "ns/net")); err == nil && ns == own {
+		switch ns, err := os.Readlink(filepath.Join(dir, "ns/net")); {
+		case errors.Is(err, fs.ErrNotExist): // it has ended
+		case err != nil:
+			return 0, fmt.Errorf("flanneld may be running here: %w", err)
+		case ns == own:
 			return strconv.Atoi(filepath.Base(dir))
 		}
 	}

@@ -2,9 +2,11 @@ package handover
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +17,40 @@ import (
 	"github.com/lenonet/leno/internal/testkit/nstest"
 	"github.com/lenonet/leno/registry"
 )
+
+// TestFlanneld: flanneld counts if it runs in this network namespace, or if that cannot be told.
+func TestFlanneld(t *testing.T) {
+	for _, tt := range []struct {
+		name, namespace string // of the process 7, "" if that cannot be read
+		want            string
+	}{
+		{"flanneld", "net:[1]", "7 <nil>"},
+		{"flanneld", "net:[2]", "0 <nil>"},
+		{"other", "net:[1]", "0 <nil>"},
+		{"flanneld", "", "0 flanneld may be running here: readlink PROC/7/ns/net: invalid argument"},
+	} {
+		proc := t.TempDir()
+		for pid, ns := range map[string]string{"self": "net:[1]", "7": tt.namespace} {
+			path := filepath.Join(proc, pid, "ns/net")
+			err := os.MkdirAll(filepath.Dir(path), 0o755)
+			if ns == "" {
+				err = errors.Join(err, os.WriteFile(path, nil, 0o600))
+			} else {
+				err = errors.Join(err, os.Symlink(ns, path))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.WriteFile(filepath.Join(proc, "7/comm"), []byte(tt.name+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		pid, err := flanneld(proc)
+		if got := strings.ReplaceAll(fmt.Sprint(pid, " ", err), proc, "PROC"); got != tt.want {
+			t.Errorf("%s in %q: %q, want %q", tt.name, tt.namespace, got, tt.want)
+		}
+	}
+}
 
 func networkOf(t *testing.T, kind, options string) registry.Network {
 	t.Helper()

@@ -86,7 +86,8 @@ func getRoute(addr netip.Addr, flags uint32) *nl.NetlinkRequest {
 // route, 0 if that is not known.
 func indirect(addr netip.Addr, link int, answer []byte, failed error) (reason string, table uint32, err error) {
 	switch {
-	case errors.Is(failed, unix.ENETUNREACH), errors.Is(failed, unix.EHOSTUNREACH):
+	case errors.Is(failed, unix.ENETUNREACH), errors.Is(failed, unix.EHOSTUNREACH),
+		errors.Is(failed, unix.EOPNOTSUPP), errors.Is(failed, unix.EAFNOSUPPORT): // the kernel has no IPv6
 		return "no route to " + addr.String(), 0, nil
 	case errors.Is(failed, unix.EACCES), errors.Is(failed, unix.EINVAL): // a prohibit or a blackhole route
 		return addr.String() + " is barred by a route", 0, nil

@@ -158,7 +158,7 @@ func personsAccount(t *testing.T, m *machine, deb string) {
 }
 
 // unitByHand has the unit of a manual installation on the host. The package warns that this unit
-// hides its own, and its removal does not stop that unit.
+// hides its own, and its removal neither stops that unit nor deletes its state.
 func unitByHand(t *testing.T, m *machine, deb string) {
 	const unit, hint = "/etc/systemd/system/leno.service", "leno: /etc/systemd/system/leno.service hides the package's unit"
 	text, err := os.ReadFile(source + "examples/systemd/leno.service")
@@ -172,6 +172,12 @@ func unitByHand(t *testing.T, m *machine, deb string) {
 	m.called("installation", "--system daemon-reload", managersReload)
 	m.must("dpkg", "--remove", "leno")
 	m.called("removal", "--system daemon-reload")
+	const id = "/var/lib/leno/node-id"
+	m.write(id, "x", 0o600)
+	m.must("dpkg", "--purge", "leno")
+	if !m.exists(id) {
+		t.Error("the state of the agent that goes on was removed")
+	}
 	m.must("rm", unit)
 	if said := m.must("dpkg", "--install", deb); strings.Contains(said, hint) {
 		t.Errorf("without a unit: %s", said)
