@@ -173,6 +173,7 @@ func unitByHand(t *testing.T, m *machine, deb string) {
 	m.must("dpkg", "--remove", "leno")
 	m.called("removal", "--system daemon-reload")
 	const id = "/var/lib/leno/node-id"
+	m.must("mkdir", "/var/lib/leno")
 	m.write(id, "x", 0o600)
 	m.must("dpkg", "--purge", "leno")
 	if !m.exists(id) {
