@@ -3,6 +3,7 @@ package site
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -127,20 +128,31 @@ func (l *looker) looks() {
 	}
 }
 
-// searches finds a word with the keyboard alone, in the search index published with the pages.
+// searches finds a word with the keyboard alone, in the search index published with the pages. While Pagefind starts on a
+// busy machine, it may never answer what is typed: then the page is opened again.
 func (l *looker) searches() {
 	l.Width(desktop)
-	l.Open(l.base)
-	l.wait("search to be ready", `!document.querySelector("button[data-open-modal]").disabled && !!document.querySelector("#starlight__search input")`)
-	l.Do(chromedp.KeyEvent("k", chromedp.KeyModifiers(2 /* Ctrl */)))
-	l.wait("search to have the focus", `document.activeElement?.matches("#starlight__search input")`)
-	l.Do(chromedp.KeyEvent("masquerade"))
+	var typed time.Time
+	answered := func(context.Context) error {
+		if time.Since(typed) > 30*time.Second {
+			l.Open(l.base)
+			l.wait("search to be ready", `!document.querySelector("button[data-open-modal]").disabled && !!document.querySelector("#starlight__search input")`)
+			l.Do(chromedp.KeyEvent("k", chromedp.KeyModifiers(2 /* Ctrl */)))
+			l.wait("search to have the focus", `document.activeElement?.matches("#starlight__search input")`)
+			l.Do(chromedp.KeyEvent("masquerade"))
+			typed = time.Now()
+		}
+		if !chromium.Value[bool](l.Tab, `document.querySelectorAll("#starlight__search .pagefind-ui__result-link").length > 0 && !document.querySelector("#starlight__search .pagefind-ui__loading")`) {
+			return errors.New("there are none")
+		}
+		return nil
+	}
 	defer func() {
 		if l.t.Failed() {
 			l.t.Logf("the search shows: %s", chromium.Value[string](l.Tab, `document.querySelector("#starlight__search").innerHTML.slice(0, 4000)`))
 		}
 	}()
-	l.wait("results", `document.querySelectorAll("#starlight__search .pagefind-ui__result-link").length > 0 && !document.querySelector("#starlight__search .pagefind-ui__loading")`)
+	must(l.t, lab.WaitFor(l.Ctx, "results", answered))
 	if found := chromium.Value[[]string](l.Tab, `[...document.querySelectorAll("#starlight__search .pagefind-ui__result-link")].map((a) => a.getAttribute("href"))`); !slices.ContainsFunc(found, func(path string) bool {
 		path, _, _ = strings.Cut(path, "#")
 		return l.pages[path] != nil
