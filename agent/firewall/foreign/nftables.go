@@ -151,7 +151,7 @@ func (l *line) nftStatement(name string, body json.RawMessage) {
 		if json.Unmarshal(body, &counter) == nil { // a named one is a string
 			l.packets = counter.Packets
 		}
-	case "log", "mangle", "notrack", "flow", "ct helper", "continue", "set", "map": // these decide nothing
+	case "log", "mangle", "notrack", "flow", "ct helper", "continue": // these decide nothing
 	case "queue", "dnat", "redirect", "tproxy", "fwd", "dup", "synproxy":
 		l.action = unknownAction
 	case "xt": // an extension of iptables
@@ -159,7 +159,7 @@ func (l *line) nftStatement(name string, body json.RawMessage) {
 		if json.Unmarshal(body, &extension) != nil || extension.Type != "match" || extension.Name != "comment" {
 			l.conditions = append(l.conditions, matchUnknown)
 		}
-	default: // a limit, a quota
+	default: // a limit, a quota, a set or a map whose elements may have one
 		l.conditions = append(l.conditions, matchUnknown)
 	}
 }

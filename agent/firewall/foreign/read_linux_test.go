@@ -232,6 +232,8 @@ func TestObstaclesOfNFTables(t *testing.T) {
 		{name: "ranges of a set", rules: open(chain("ip saddr { 10.5.0.0/17, 10.5.128.0/17, 255.0.0.0/8 } drop")), want: []string{"nftables table inet x chain forward: ip saddr { 10.5.0.0/16, 255.0.0.0/8 } drop"}},
 		{name: "what is no connection, and ICMP that is not needed", rules: open(chain("ct state invalid drop\ntcp flags & (fin | syn) == (fin | syn) drop\ntcp flags != syn ct state new drop\nicmp type { redirect, timestamp-request } drop"))},
 		{name: "too much of a port", rules: open(chain("tcp dport 80 limit rate over 100/second drop"))},
+		{name: "too much of an address", rules: "table inet x {\nset many { type ipv4_addr; flags dynamic; }\n" +
+			"chain forward { type filter hook forward priority 0;\nct state new add @many { ip saddr limit rate over 100/second } drop\n} }\n"},
 		{name: "fail2ban", rules: "table inet f2b-table {\nset addr-set-sshd { type ipv4_addr; elements = { 203.0.113.5 } }\nchain f2b-chain { type filter hook input priority filter - 1; policy accept;\ntcp dport 22 ip saddr @addr-set-sshd reject\n} }\n"},
 		{name: "other families and hooks", rules: "table bridge x { chain f { type filter hook forward priority 0; policy drop; } }\n" +
 			"table inet y { chain f { type filter hook input priority 0; policy drop; } chain o { type filter hook output priority 0; policy drop; } }\n"},

@@ -58,7 +58,7 @@ func Stamp(seed maphash.Seed) (uint64, error) {
 	var hash maphash.Hash
 	hash.SetSeed(seed)
 	generation, err := Generation()
-	if err != nil {
+	if err != nil && !IsNFTMissing(err) {
 		return 0, err
 	}
 	maphash.WriteComparable(&hash, generation)
