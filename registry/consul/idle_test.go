@@ -123,3 +123,24 @@ func TestForgottenNetworkIsReadAgain(t *testing.T) {
 		t.Errorf("lapsed for %s, and then for %s", first.Lapsed, again.Lapsed)
 	}
 }
+
+// TestRenewAfterThePoolsGrew: the record of a lease has another slot number once the network's pools have changed, and is
+// no second lease of its host.
+func TestRenewAfterThePoolsGrew(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	c, ctx := s.open(t), testContext(t)
+	n := putNetwork(t, s, "default", "10.5.0.0/16")
+	l := acquire(t, c, n, 0)
+	n.Plan = network("default", "10.4.0.0/15").Plan
+	set, _, err := c.WatchLeases(ctx, n, 0)
+	if err != nil || len(set.Leases) != 1 || set.Leases[0].Slot == l.Slot {
+		t.Fatalf("%+v, %v, before %+v", set.Leases, err, l)
+	}
+	if err := c.Renew(ctx, l); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, ok := s.Get(t, c.kv.keys.Lease(n.Name, l.Subnet())); !ok {
+		t.Error("the record was removed")
+	}
+}

@@ -120,7 +120,7 @@ func (f *follower) isInDoubt() bool {
 		f.evidence.setBack || f.evidence.suspectLoss
 }
 
-// secondsOf returns the known records on other slots that own's session holds, and those of its host that have lapsed.
+// secondsOf returns the known records of other subnets that own's session holds, and those of its host that lapsed.
 // It returns none while leases are read.
 func secondsOf(f *follower, own registry.Lease) (out []*belief.Record) {
 	if !f.mu.TryAcquire(1) {
@@ -130,7 +130,8 @@ func secondsOf(f *follower, own registry.Lease) (out []*belief.Record) {
 	for key, r := range f.belief.Records() {
 		_, isMissing := f.belief.Missing()[key]
 		isOwn := r.Lease.Session == own.Session || r.Lease.NodeID == own.NodeID && !r.Lease.Held()
-		if isOwn && r.Err == nil && !isMissing && r.Lease.Slot != own.Slot {
+		// The pools may have changed since own was taken: slots are not compared.
+		if isOwn && r.Err == nil && !isMissing && r.Lease.Subnet() != own.Subnet() {
 			out = append(out, r)
 		}
 	}
