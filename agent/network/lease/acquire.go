@@ -126,7 +126,7 @@ func reportTaken(to *report.Reporter, before, now registry.Lease) {
 	switch {
 	case !before.Subnet().IsValid():
 		message = fmt.Sprintf("this host holds %s", now.Subnet())
-	case before.Slot == now.Slot && (before.Session != now.Session || before.CreateIndex != now.CreateIndex):
+	case before.Subnet() == now.Subnet() && (before.Session != now.Session || before.CreateIndex != now.CreateIndex):
 		message = fmt.Sprintf("this host holds %s again", now.Subnet())
 	default:
 		return

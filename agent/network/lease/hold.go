@@ -50,7 +50,7 @@ func (k *Keeper) Keep(ctx context.Context, definition *watch.Value[registry.Netw
 		if err != nil {
 			return err
 		}
-		if next.Slot != lease.Slot {
+		if next.Subnet() != lease.Subnet() { // its slot changes with the pools
 			if err := k.Moved(n, lease.Subnet(), next); err != nil {
 				return err
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/retry"
 	"github.com/lenonet/leno/api"
+	"github.com/lenonet/leno/internal/testkit/agenttest"
 	"github.com/lenonet/leno/registry"
 	"github.com/lenonet/leno/registry/memory"
 )
@@ -230,7 +231,8 @@ func (d *definedBy) Acquire(ctx context.Context, n registry.Network, c registry.
 	return d.Registry.Acquire(ctx, n, c)
 }
 
-// TestDefinitionChangesWhileWaiting: a claim that waits uses the definition that is in force by then.
+// TestDefinitionChangesWhileWaiting: a claim that waits uses the definition that is in force by then. The same subnet may
+// have another slot in it.
 func TestDefinitionChangesWhileWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newHost(t, memory.New(), "a").slow()
@@ -245,6 +247,9 @@ func TestDefinitionChangesWhileWaiting(t *testing.T) {
 		a.registry.SetOne("Acquire", registry.ErrUnavailable)
 		a.store.Delete(leaseKey(lease.Subnet()))
 		a.check(health.Lease, api.Warning, lease.Subnet().String()+": waiting for a lease")
+		grown := a.network()
+		grown.Plan = agenttest.Plan(t, "10.4.0.0/15")
+		must(t, a.store.Client().PutNetwork(t.Context(), grown))
 		now := a.network()
 		now.CreateIndex += 100
 		inForce.Set(now)
@@ -254,6 +259,10 @@ func TestDefinitionChangesWhileWaiting(t *testing.T) {
 		}
 		if used := store.last.Load().CreateIndex; used != now.CreateIndex {
 			t.Errorf("claimed with the definition at %d, at %d is in force", used, now.CreateIndex)
+		}
+		changes := a.changes()
+		if got := a.held(); got.Slot == lease.Slot || slices.Contains(changes, "renumbered "+lease.Subnet().String()) {
+			t.Errorf("slot %d, before %d: %q", got.Slot, lease.Slot, changes)
 		}
 	})
 }
