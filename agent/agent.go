@@ -279,6 +279,6 @@ func (a *Agent) self() api.Self {
 		PID:              os.Getpid(),
 		BootID:           boot,
 		NetworkNamespace: namespace,
-		Networks:         append([]string{}, a.networks.names()...),
+		Networks:         append([]string{}, a.networks.names()...), // never null
 	}
 }

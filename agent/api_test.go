@@ -57,8 +57,8 @@ func TestAPI(t *testing.T) {
 	})
 }
 
-// TestNothingIsNull: no list is null on a host without networks.
-func TestNothingIsNull(t *testing.T) {
+// TestNothingIsNullWithoutNetworks: no list is null on a host without networks.
+func TestNothingIsNullWithoutNetworks(t *testing.T) {
 	simulated(t, func(t *testing.T) {
 		a := newHost(t, memory.New(), "a")
 		a.config.Networks = nil

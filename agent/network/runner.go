@@ -295,7 +295,7 @@ func (r *Runner) guardRemembered(ctx context.Context) {
 }
 
 // runUnencrypted makes sure that no packet of n is carried, because its definition requires encryption and none would
-// be encrypted. It returns when ctx ends, as it does with another definition.
+// be encrypted, and that the next process knows n. It returns when ctx ends, as it does with another definition.
 func (r *Runner) runUnencrypted(ctx context.Context, n registry.Network, contradiction error) error {
 	before, err := r.state.Load()
 	if err != nil {

@@ -142,8 +142,8 @@ func (w *withdrawal) keep(ctx context.Context) (stop func()) {
 	}
 }
 
-// end ends the refusal of packets, because this host has another subnet or leaves the network, which has the present
-// pools now and stays guarded if it requires encryption.
+// end ends the refusal of packets, because this host has another subnet or leaves the network. Present are the pools
+// that the network has now. The refusal stays for a network that requires encryption, which is guarded.
 func (w *withdrawal) end(ctx context.Context, present []netip.Prefix, guarded bool) error {
 	refused := w.saved()
 	if refused == nil {

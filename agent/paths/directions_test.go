@@ -224,7 +224,8 @@ func TestOnlyMessagesAreLost(t *testing.T) {
 }
 
 // TestPingsAreDropped: among many hosts, a rule of this host that drops the answers to pings makes no path look broken,
-// and costs half of what is promised, so that hosts that all have such a rule cost no more than that. A path on which the messages are lost as well is found.
+// and costs half of what is promised, so that hosts that all have such a rule cost no more than that. A path on which the
+// messages are lost as well is found.
 func TestPingsAreDropped(t *testing.T) {
 	const peers, span = 400, 5 * time.Minute
 	for name, answered := range map[string]time.Duration{"from the start": 0, "later": 2 * time.Minute} {

@@ -50,7 +50,7 @@ func (k *Keeper) Keep(ctx context.Context, definition *watch.Value[registry.Netw
 		if err != nil {
 			return err
 		}
-		if next.Subnet() != lease.Subnet() { // its slot changes with the pools
+		if next.Subnet() != lease.Subnet() { // slots of two plans are not compared
 			if err := k.Moved(n, lease.Subnet(), next); err != nil {
 				return err
 			}
