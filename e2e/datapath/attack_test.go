@@ -134,7 +134,7 @@ func (w *testWorld) takeOver(h *lab.Host, attacker *lab.Container, peer []netip.
 			socket, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(attacker.Addrs[family], port)))
 			return err
 		}))
-		pings, err := from.StartEchoes(to.Addrs[family], 5*time.Millisecond)
+		pings, err := from.StartEchoes(w.Ctx, to.Addrs[family], 5*time.Millisecond)
 		w.Must(err)
 		w.Must(pings.WaitAnswers(w.Ctx, 5))
 		for range 20 {

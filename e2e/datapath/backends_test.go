@@ -163,7 +163,7 @@ func TestAgentKilled(t *testing.T) {
 			if inProcess != (backend == "udp") && backend != "wireguard" { // which the kernel may have, or not
 				t.Errorf("carried by the agent: %t", inProcess)
 			}
-			stream, err := w.Containers[0].StartEchoes(w.Containers[1].Addrs[0], 10*time.Millisecond)
+			stream, err := w.Containers[0].StartEchoes(w.Ctx, w.Containers[1].Addrs[0], 10*time.Millisecond)
 			w.Must(err)
 			w.Must(stream.WaitAnswers(w.Ctx, 20))
 			for range 3 {

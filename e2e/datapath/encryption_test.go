@@ -332,7 +332,7 @@ func TestRequiredEncryption(t *testing.T) {
 	})
 	tap.during("the requirement ends and begins", func() {
 		flows(w, w.Containers...)
-		pings, err := w.Containers[0].StartEchoes(w.Containers[1].Addrs[0], 20*time.Millisecond)
+		pings, err := w.Containers[0].StartEchoes(w.Ctx, w.Containers[1].Addrs[0], 20*time.Millisecond)
 		w.Must(err)
 		for _, definition := range []string{world.Plan("wireguard"), required("wireguard")} {
 			w.Apply("default", definition, "-force")

@@ -31,7 +31,7 @@ func (w *testWorld) traffic(containers []*lab.Container, family int) *traffic {
 	t := &traffic{w: w}
 	for i, from := range containers {
 		to := containers[(i+1)%len(containers)]
-		s, err := from.StartEchoes(to.Addrs[family], pingEvery)
+		s, err := from.StartEchoes(w.Ctx, to.Addrs[family], pingEvery)
 		w.Must(err)
 		t.streams = append(t.streams, s)
 	}

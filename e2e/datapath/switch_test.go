@@ -31,7 +31,7 @@ func (w *testWorld) between(containers []*lab.Container) (pings *traffic, talks 
 			if i == j {
 				continue
 			}
-			s, err := from.StartEchoes(to.Addrs[(i+j)%len(to.Addrs)], pingEvery)
+			s, err := from.StartEchoes(w.Ctx, to.Addrs[(i+j)%len(to.Addrs)], pingEvery)
 			w.Must(err)
 			pings.streams = append(pings.streams, s)
 		}

@@ -88,7 +88,7 @@ func TestWireGuardUnanswered(t *testing.T) {
 		w.Container(h, "default")
 	}
 	w.Settle("default")
-	pings, err := w.Containers[0].StartEchoes(w.Containers[1].Addrs[0], 100*time.Millisecond)
+	pings, err := w.Containers[0].SendEchoes(w.Containers[1].Addrs[0], 100*time.Millisecond)
 	w.Must(err)
 
 	routes := func(status string, words ...string) {
@@ -169,7 +169,7 @@ func TestWireGuardRevoked(t *testing.T) {
 	for _, way := range [][2]*lab.Container{{w.Containers[2], w.Containers[0]}, {w.Containers[0], w.Containers[2]}, {w.Containers[2], w.Containers[1]}} {
 		for _, addr := range way[1].Addrs {
 			ways.Go(func() error {
-				s, err := way[0].StartEchoes(addr, 20*time.Millisecond)
+				s, err := way[0].SendEchoes(addr, 20*time.Millisecond)
 				if err != nil {
 					return err
 				}

@@ -240,7 +240,7 @@ func TestFilesUnderTraffic(t *testing.T) {
 	w.Settle("default")
 	w.Linked(w.Containers)
 	p, other := hosts[0], w.Containers[1]
-	pings, err := other.StartEchoes(w.Containers[0].Addrs[0], 20*time.Millisecond)
+	pings, err := other.StartEchoes(w.Ctx, w.Containers[0].Addrs[0], 20*time.Millisecond)
 	w.Must(err)
 
 	// The agent writes a missing file again as soon as it notices, so a file is removed when it cannot be written any more.

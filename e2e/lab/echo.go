@@ -63,8 +63,16 @@ const (
 	echoBytes  = 16      // a cookie and a number
 )
 
-// StartEchoes sends one ping per interval until Stop is called.
-func (n *Namespace) StartEchoes(to netip.Addr, every time.Duration) (*Echoes, error) {
+// StartEchoes blocks until the address has answered a ping, and then sends one per interval until Stop is called.
+func (n *Namespace) StartEchoes(ctx context.Context, to netip.Addr, every time.Duration) (*Echoes, error) {
+	if err := n.Reach(ctx, to); err != nil {
+		return nil, err
+	}
+	return n.SendEchoes(to, every)
+}
+
+// SendEchoes sends one ping per interval until Stop is called, also to an address that does not answer yet.
+func (n *Namespace) SendEchoes(to netip.Addr, every time.Duration) (*Echoes, error) {
 	e := &Echoes{to: to, every: every}
 	var random [8]byte
 	rand.Read(random[:]) // never fails
@@ -241,9 +249,9 @@ func (e *Echoes) WaitAnswers(ctx context.Context, n int) error {
 }
 
 // Reach blocks until an address has answered a ping. Until then, neighbours on the path may not be known, IPv6 addresses
-// not be usable, and new devices may drop everything. A test that counts lost pings calls it first.
+// not be usable, and new devices may drop everything.
 func (n *Namespace) Reach(ctx context.Context, to netip.Addr) error {
-	e, err := n.StartEchoes(to, reachEvery)
+	e, err := n.SendEchoes(to, reachEvery)
 	if err != nil {
 		return err
 	}

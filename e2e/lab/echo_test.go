@@ -26,11 +26,8 @@ func TestEchoes(t *testing.T) {
 			protocol = "icmpv6"
 		}
 		flag := "--" + protocol + "-type"
-		if err := a.Reach(ctx, b.Addrs[i]); err != nil {
-			t.Fatal(err)
-		}
 		started := time.Now()
-		e, err := a.StartEchoes(b.Addrs[i], time.Millisecond)
+		e, err := a.StartEchoes(ctx, b.Addrs[i], time.Millisecond)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -168,8 +168,7 @@ func TestFlanneld(t *testing.T) {
 	var streams []*lab.Echoes
 	for i, from := range containers {
 		for _, j := range []int{(i + 1) % 4, (i + 2) % 4} {
-			w.answers(from, containers[j].Addrs[0])
-			s, err := from.StartEchoes(containers[j].Addrs[0], 20*time.Millisecond)
+			s, err := from.StartEchoes(w.ctx, containers[j].Addrs[0], 20*time.Millisecond)
 			w.must(err)
 			streams = append(streams, s)
 		}
@@ -251,7 +250,7 @@ func TestFlanneld(t *testing.T) {
 	doctor(false, "restart it if the MAC address of its device (`ip link show flannel.1`)")
 	moved.stop()
 	moved.start()
-	w.answers(c, containers[2].Addrs[0])
+	w.must(c.Reach(w.ctx, containers[2].Addrs[0]))
 	if maps.Equal(before, w.leases()) {
 		t.Error("flanneld has not written the device's MAC address")
 	}
@@ -291,8 +290,7 @@ func TestFlanneldDualStack(t *testing.T) {
 	var streams []*lab.Echoes
 	for _, pair := range [][2]*lab.Container{{from, to}, {to, from}} {
 		for _, addr := range pair[1].Addrs {
-			w.answers(pair[0], addr)
-			s, err := pair[0].StartEchoes(addr, 20*time.Millisecond)
+			s, err := pair[0].StartEchoes(w.ctx, addr, 20*time.Millisecond)
 			w.must(err)
 			streams = append(streams, s)
 		}
@@ -331,7 +329,7 @@ func TestFlanneldDualStack(t *testing.T) {
 	// route only for the moment in which flanneld replaces it.
 	streams = nil
 	for _, pair := range [][2]*lab.Container{{from, to}, {to, from}} {
-		s, err := pair[0].StartEchoes(pair[1].Addrs[0], 20*time.Millisecond)
+		s, err := pair[0].StartEchoes(w.ctx, pair[1].Addrs[0], 20*time.Millisecond)
 		w.must(err)
 		streams = append(streams, s)
 	}
@@ -429,10 +427,8 @@ func TestFlanneldRestored(t *testing.T) {
 	snapshot := w.snapshot()
 	f := w.newFlanneld(w.Hosts[1])
 	other := f.container()
-	w.answers(c, other.Addrs[0])
-	w.answers(other, c.Addrs[0])
 	before := w.leases()
-	stream, err := c.StartEchoes(other.Addrs[0], 20*time.Millisecond)
+	stream, err := c.StartEchoes(w.ctx, other.Addrs[0], 20*time.Millisecond)
 	w.must(err)
 	w.must(stream.WaitAnswers(w.ctx, 25))
 

@@ -5,7 +5,6 @@ package migrate
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/netip"
 	"os"
 	"slices"
@@ -75,25 +74,12 @@ func (w *world) startEchoes(containers []*lab.Container, every time.Duration) (s
 	w.t.Helper()
 	for i, from := range containers {
 		to := containers[(i+1)%len(containers)].Addrs[0]
-		w.answers(from, to)
-		s, err := from.StartEchoes(to, every)
+		s, err := from.StartEchoes(w.ctx, to, every)
 		w.must(err)
 		w.must(s.WaitAnswers(w.ctx, 5))
 		streams = append(streams, s)
 	}
 	return streams
-}
-
-// answers blocks until a container has an answer from an address. Until then, neighbour discovery may lose pings.
-func (w *world) answers(from *lab.Container, to netip.Addr) {
-	w.t.Helper()
-	w.must(lab.WaitFor(w.ctx, "a first answer to "+from.Name, func(ctx context.Context) error {
-		r, err := from.Ping(ctx, to, lab.PingOptions{})
-		if err == nil && r.Lost() > 0 {
-			err = fmt.Errorf("none from %s", to)
-		}
-		return err
-	}))
 }
 
 func others(of int) []int {

@@ -392,17 +392,7 @@ func (h *host) talk(peer *lab.Host) *lab.Echoes {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	err = lab.WaitFor(h.ctx, "a first answer", func(ctx context.Context) error {
-		r, err := there.Ping(ctx, here.Addrs[0], lab.PingOptions{})
-		if err == nil && r.Lost() != 0 {
-			err = fmt.Errorf("%s", r.Output)
-		}
-		return err
-	})
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	pings, err := there.StartEchoes(here.Addrs[0], 20*time.Millisecond)
+	pings, err := there.StartEchoes(h.ctx, here.Addrs[0], 20*time.Millisecond)
 	if err != nil {
 		h.t.Fatal(err)
 	}

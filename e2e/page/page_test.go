@@ -82,7 +82,7 @@ func (b *browser) follows(c *lab.Host, blocks func(*lab.Host) []string) {
 	b.undisturbed(other)
 
 	// Traffic: the page shows the counters and the rates.
-	pings, err := b.Containers[0].StartEchoes(b.Containers[1].Addrs[0], 20*time.Millisecond)
+	pings, err := b.Containers[0].StartEchoes(b.Ctx, b.Containers[1].Addrs[0], 20*time.Millisecond)
 	b.Must(err)
 	b.Eventually("a rate", func(context.Context) error {
 		if !chromium.Value[bool](b.Tab, `[...document.querySelectorAll("[data-count]")].some((e) => /^[1-9].*B\/s$/.test(e.innerText))`) {

@@ -28,14 +28,11 @@ func (s *Site) Boot(ctx context.Context, lost bool) (took time.Duration, err err
 		err = errors.Join(err, g.Wait())
 	}()
 	for _, addr := range s.To.Addrs {
-		e, err := s.From.StartEchoes(addr, Every)
+		e, err := s.From.StartEchoes(ctx, addr, Every)
 		if err != nil {
 			return 0, err
 		}
 		echoes = append(echoes, e)
-		if err := e.WaitAnswers(ctx, 1); err != nil {
-			return 0, err
-		}
 	}
 	if err := errors.Join(s.Host.KillAgent(), s.wipe(ctx, lost)); err != nil {
 		return 0, err

@@ -121,7 +121,7 @@ func (s *Site) under(ctx context.Context, do func(*traffic) error) (out Report, 
 		return out, err
 	}
 	for _, addr := range s.To.Addrs {
-		e, startErr := s.From.StartEchoes(addr, Every)
+		e, startErr := s.From.StartEchoes(ctx, addr, Every)
 		if startErr != nil {
 			err = startErr
 			break

@@ -368,7 +368,7 @@ func TestSlotSetBack(t *testing.T) {
 	w.WaitPeers(watcher, "default", 3)
 	for _, p := range pairs {
 		var err error
-		p.stream, err = from.StartEchoes(w.Container(p.then, "default").Addrs[0], 20*time.Millisecond)
+		p.stream, err = from.StartEchoes(w.Ctx, w.Container(p.then, "default").Addrs[0], 20*time.Millisecond)
 		w.Must(err)
 		w.Must(p.stream.WaitAnswers(w.Ctx, 10))
 	}

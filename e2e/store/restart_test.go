@@ -43,7 +43,7 @@ func TestAgentRestarted(t *testing.T) {
 		defer talk.Stop()
 		talks = append(talks, talk)
 	}
-	pings, err := from.StartEchoes(to.Addrs[0], 10*time.Millisecond)
+	pings, err := from.StartEchoes(w.Ctx, to.Addrs[0], 10*time.Millisecond)
 	w.Must(err)
 	for i := range 4 {
 		w.Must(pings.WaitAnswers(w.Ctx, 20))
@@ -170,7 +170,7 @@ func TestRestartWithoutConsul(t *testing.T) {
 			talk, err := w.Containers[1].StartTalk(w.Ctx, w.Containers[0].Namespace, w.Containers[0].Addrs[0])
 			w.Must(err)
 			defer talk.Stop()
-			pings, err := w.Containers[0].StartEchoes(w.Containers[1].Addrs[1], 10*time.Millisecond)
+			pings, err := w.Containers[0].StartEchoes(w.Ctx, w.Containers[1].Addrs[1], 10*time.Millisecond)
 			w.Must(err)
 			w.Must(pings.WaitAnswers(w.Ctx, 20))
 			deleted := w.RouteEvents(h)

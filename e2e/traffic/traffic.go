@@ -53,7 +53,7 @@ func Watch(w *world.World) (check func()) {
 func Start(w *world.World, from, to *lab.Container, every time.Duration) *lab.Echoes {
 	w.T.Helper()
 	w.Linked([]*lab.Container{from, to})
-	s, err := from.StartEchoes(to.Addrs[0], every)
+	s, err := from.StartEchoes(w.Ctx, to.Addrs[0], every)
 	w.Must(err)
 	return s
 }

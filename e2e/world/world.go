@@ -339,10 +339,7 @@ func (w *World) Ping(from *lab.Container, to netip.Addr) {
 
 // Pinged waits until an address has answered a container, and then sends a few pings. One that is lost is an error.
 func (w *World) Pinged(from *lab.Container, to netip.Addr) error {
-	if err := w.reach(from, to); err != nil {
-		return err
-	}
-	pings, err := from.StartEchoes(to, 50*time.Millisecond)
+	pings, err := from.StartEchoes(w.Ctx, to, 50*time.Millisecond)
 	if err != nil {
 		return err
 	}

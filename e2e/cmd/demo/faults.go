@@ -14,7 +14,7 @@ import (
 // underPing runs do while the container on the first host pings the one on the second, and prints
 // the number of lost pings. If lossless is true, a lost ping is an error.
 func (d *demo) underPing(ctx context.Context, lossless bool, do func() error) error {
-	ping, err := d.containers[0].StartEchoes(d.containers[1].Addrs[0], 10*time.Millisecond)
+	ping, err := d.containers[0].StartEchoes(ctx, d.containers[1].Addrs[0], 10*time.Millisecond)
 	if err != nil {
 		return err
 	}
