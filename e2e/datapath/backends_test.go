@@ -213,7 +213,7 @@ func TestDeviceDeleted(t *testing.T) {
 			if now := w.Session(h); now != session {
 				t.Errorf("the lease is held by %q, before by %q", now, session)
 			}
-			w.logged(h, "repaired")
+			w.WaitLog(h, "repaired")
 		})
 	}
 }

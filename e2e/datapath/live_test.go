@@ -374,7 +374,7 @@ func TestChangesRefused(t *testing.T) {
 	if got := w.Subnet(a, "default"); got != kept {
 		t.Errorf("host-a: subnet %s, before %s", got, kept)
 	}
-	w.logged(b, "its containers must be restarted")
+	w.WaitLog(b, "its containers must be restarted")
 	w.Eventually("the former lease to go", func(context.Context) error {
 		pair, _, err := w.Consul.Client().KV().Get(world.LeaseKey("default", lost), nil)
 		if err == nil && pair != nil {

@@ -3,10 +3,7 @@
 package datapath
 
 import (
-	"context"
-	"fmt"
 	"os"
-	"strings"
 	"testing"
 
 	"github.com/lenonet/leno/e2e/lab"
@@ -21,14 +18,3 @@ func TestMain(m *testing.M) {
 type testWorld struct{ *world.World }
 
 func newWorld(t *testing.T, o lab.Options) *testWorld { return &testWorld{world.New(t, o)} }
-
-// logged blocks until the host's agent has logged the words.
-func (w *testWorld) logged(h *lab.Host, words string) {
-	w.T.Helper()
-	w.Eventually(fmt.Sprintf("the log of %s to have %q", h.Name, words), func(context.Context) error {
-		if !strings.Contains(h.Agent().Output(), words) {
-			return fmt.Errorf("it does not")
-		}
-		return nil
-	})
-}

@@ -369,7 +369,7 @@ func (w *testWorld) cleanedUpHalfway(h *lab.Host) {
 		return nil
 	})
 	w.Must(h.KillAgent())
-	out, code := w.cleanup(h, "", "-config-file="+h.ConfigFile())
+	out, code := w.Cleanup(h, "", "-config-file="+h.ConfigFile())
 	if left := remains(); code != 0 || left != "" {
 		w.T.Errorf("cleanup: %d, %s\nleft:\n%s", code, out, left)
 	}

@@ -67,7 +67,7 @@ func TestWireGuardKeys(t *testing.T) {
 		}
 		return nil
 	})
-	w.logged(c, "private key was that of another host")
+	w.WaitLog(c, "private key was that of another host")
 	flows()
 	w.Ping(w.Containers[0], w.Containers[2].Addrs[0]) // the copy
 	w.Matrix()

@@ -81,7 +81,7 @@ func TestDocumentationFailures(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"store.TestConsulStopped", "store.TestConsulClientRestarted", "datapath.TestAgentKilled", "store.TestMalformedRecords",
-		"store.TestOwnRecordOverwritten", "store.TestQuorumLost", "store.TestTokenLost", "store.TestConsulEmptied", "store.TestHostCutOff", "store.TestBootedHost", "store.TestLeaveAndDeath", "store.TestLastSubnet", "store.TestDuplicateHosts", "datapath.TestDeviceDeleted", "store.TestWaiting",
+		"store.TestOwnRecordOverwritten", "store.TestQuorumLost", "access.TestTokenLost", "store.TestConsulEmptied", "store.TestHostCutOff", "store.TestBootedHost", "store.TestLeaveAndDeath", "store.TestLastSubnet", "store.TestDuplicateHosts", "datapath.TestDeviceDeleted", "store.TestWaiting",
 		"store.TestEtcd", "store.TestEtcdQuorumLost", "etcd.TestPaused", "etcd.TestLeaderLost", "etcd.TestSnapshotRestored",
 		"kubernetes.TestKubernetes", "kubernetes.TestContract", "etcd.TestRoleRevoked", "etcd.TestCertificateExpired", "etcd.TestCompactedWhileDisconnected"} {
 		if !named[name] {

@@ -211,7 +211,7 @@ func TestMalformedRecords(t *testing.T) {
 		if got := w.Routes(h); fmt.Sprint(got) != fmt.Sprint(before[h]) {
 			t.Errorf("%s: routes %q, before %q", h.Name, got, before[h])
 		}
-		w.waitLog(h, slices.DeleteFunc(slices.Collect(maps.Keys(keys)), func(key string) bool { return key == steering })...)
+		w.WaitLog(h, slices.DeleteFunc(slices.Collect(maps.Keys(keys)), func(key string) bool { return key == steering })...)
 		if text, err := h.Leno(w.Ctx, "lease", "list"); err != nil || strings.ContainsAny(text+h.Agent().Output(), "\x1b\u202e") {
 			t.Errorf("%s: %v, or the list or the log steers terminals:\n%q", h.Name, err, text)
 		}
@@ -348,7 +348,7 @@ func TestLastSubnet(t *testing.T) {
 	if ready(loser) {
 		t.Error("both got it")
 	}
-	w.waitLog(loser, "network is full")
+	w.WaitLog(loser, "network is full")
 	// The loser continues by itself once there is a free subnet.
 	if _, err := winner.Leno(w.Ctx, "lease", "release"); err != nil {
 		t.Fatal(err)
@@ -412,7 +412,7 @@ func TestWaiting(t *testing.T) {
 	w.Must(h.WaitReady(w.Ctx))
 	// A reload of an unchanged file changes nothing.
 	w.Must(h.Agent().Signal(syscall.SIGHUP))
-	w.waitLog(h, "configuration reloaded")
+	w.WaitLog(h, "configuration reloaded")
 	w.Must(h.WaitReady(w.Ctx))
 }
 

@@ -36,7 +36,7 @@ func TestClonedHost(t *testing.T) {
 	deleted := w.RouteEvents(d)
 	stream := traffic.Start(w.World, w.Containers[1], w.Containers[0], 20*time.Millisecond)
 	for i, h := range []*lab.Host{b, c} {
-		// An agent that is stopped creates and removes no temporary files meanwhile.
+		// The agent is stopped: it creates and removes temporary files.
 		w.Must(a.Agent().Signal(syscall.SIGSTOP))
 		w.Must(os.CopyFS(h.DataDir(), os.DirFS(a.DataDir())))
 		w.Must(a.Agent().Signal(syscall.SIGCONT))

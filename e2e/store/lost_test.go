@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -146,57 +145,6 @@ func TestNetworkOnlyInConsulSetBack(t *testing.T) {
 	w.asBefore(before)
 	for _, h := range w.Hosts {
 		w.WaitHealth(h, http.StatusOK)
-	}
-	whole()
-}
-
-// TestNetworkLostWithoutTheRight checks that agents without the right to define networks keep
-// running a network that Consul has lost, across their restarts, and report the problem until it is
-// back.
-func TestNetworkLostWithoutTheRight(t *testing.T) {
-	w := newWorld(t, lab.Options{Hosts: 2, ConsulConfig: fmt.Sprintf(denying, `"initial_management": "`+world.OperatorToken+`", `)})
-	const joining = hostRules + "\n" + `key_prefix "leno/networks/" { policy = "list" }`
-	under := &consul.WriteOptions{Token: world.OperatorToken}
-	kv := w.Consul.Client().KV()
-	for _, h := range w.Hosts {
-		text := h.Config(world.ShortLease, h.Network("default", ""))
-		w.Must(h.StartAgent(strings.Replace(text, "consul {\n", fmt.Sprintf("consul {\n  token = %q\n", w.newToken(h.Name, joining)), 1)))
-	}
-	w.WaitHealth(w.Hosts[0], http.StatusServiceUnavailable, "leno network apply")
-	w.Apply("default", world.Plan("vxlan"), "-token="+world.OperatorToken)
-	for _, h := range w.Hosts {
-		w.Must(h.WaitReady(w.Ctx))
-		w.Container(h, "default")
-	}
-	w.Settle("default")
-	subnets := []netip.Prefix{w.Subnet(w.Hosts[0], "default"), w.Subnet(w.Hosts[1], "default")}
-	whole := traffic.Watch(w.World)
-	reading := &consul.QueryOptions{Token: world.OperatorToken}
-	before := w.Stored("default", reading)
-	_, err := kv.DeleteTree("leno/", under)
-	w.Must(err)
-	lost := func() {
-		t.Helper()
-		for _, h := range w.Hosts {
-			w.WaitHealth(h, http.StatusTooManyRequests, "the store has lost the network's definition", "cannot put it back", "permission denied")
-		}
-	}
-	lost()
-	w.Must(w.Hosts[0].StopAgent(w.Ctx))
-	w.Must(w.Hosts[0].RestartAgent())
-	lost()
-	w.WaitPeers(w.Hosts[0], "default", 1)
-
-	w.Apply("default", world.Plan("vxlan"), "-token="+world.OperatorToken)
-	for i, h := range w.Hosts {
-		w.WaitHealth(h, http.StatusOK)
-		if got := w.Subnet(h, "default"); got != subnets[i] {
-			t.Errorf("%s has %s, before %s", h.Name, got, subnets[i])
-		}
-	}
-	if now := w.Stored("default", reading); now.Revision != before.Revision || now.Restored.IsZero() {
-		t.Errorf("the definition that was put back is revision %q, restored at %s; before, it was %q",
-			now.Revision, now.Restored, before.Revision)
 	}
 	whole()
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"strings"
 	"testing"
 
 	"github.com/lenonet/leno/e2e/lab"
@@ -27,20 +26,6 @@ func (w *testWorld) in(t *testing.T) *testWorld {
 	subtest := *w.World
 	subtest.T = t
 	return &testWorld{&subtest}
-}
-
-// waitLog blocks until the output of the host's agent contains all words.
-func (w *testWorld) waitLog(h *lab.Host, words ...string) {
-	w.T.Helper()
-	w.Eventually(fmt.Sprintf("the agent of %s to log %q", h.Name, words), func(context.Context) error {
-		log := h.Agent().Output()
-		for _, word := range words {
-			if !strings.Contains(log, word) {
-				return fmt.Errorf("%q is not in the log", word)
-			}
-		}
-		return nil
-	})
 }
 
 // waitNoRoutes blocks until a host has none of leno's routes.

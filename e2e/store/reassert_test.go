@@ -459,7 +459,7 @@ func TestSlotSetBack(t *testing.T) {
 			if now := w.Subnet(p.then, "default"); now == p.slot {
 				t.Errorf("%s has %s still", p.then.Name, now)
 			}
-			w.waitLog(p.then, "[ERROR] leno: this host has another subnet now")
+			w.WaitLog(p.then, "[ERROR] leno: this host has another subnet now")
 		}
 	}
 }

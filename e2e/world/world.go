@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -179,6 +180,35 @@ func (w *World) WaitPeers(h *lab.Host, network string, n int) {
 func (w *World) Eventually(what string, done func(context.Context) error) {
 	w.T.Helper()
 	w.Must(lab.WaitFor(w.Ctx, what, done))
+}
+
+// WaitLog blocks until the output of the host's agent contains all words.
+func (w *World) WaitLog(h *lab.Host, words ...string) {
+	w.T.Helper()
+	w.Eventually(fmt.Sprintf("the agent of %s to log %q", h.Name, words), func(context.Context) error {
+		log := h.Agent().Output()
+		for _, word := range words {
+			if !strings.Contains(log, word) {
+				return fmt.Errorf("%q is not in the log", word)
+			}
+		}
+		return nil
+	})
+}
+
+// Cleanup runs `leno cleanup` with a /run of its own, so that other tests' files are safe. prepare
+// is a shell script that fills it.
+func (w *World) Cleanup(h *lab.Host, prepare string, args ...string) (output string, code int) {
+	w.T.Helper()
+	script := "mount -t tmpfs tmpfs /run; " + prepare + "\n" + Leno() + ` cleanup "$@"`
+	command := append([]string{"unshare", "--mount", "sh", "-ec", script, "cleanup"}, args...)
+	output, err := h.Exec(w.Ctx, command...)
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return output + "\n" + err.Error(), exit.ExitCode()
+	}
+	w.Must(err)
+	return output, 0
 }
 
 // GetJSON reads an endpoint that responds with 200 into v.

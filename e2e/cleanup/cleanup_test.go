@@ -1,11 +1,10 @@
-package datapath
+package cleanup
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -134,21 +133,6 @@ func (w *testWorld) same(what string, before, after map[string]string, more ...s
 	}
 }
 
-// cleanup runs `leno cleanup` with a /run of its own, so that other tests' files are safe. prepare
-// is a shell script that fills it.
-func (w *testWorld) cleanup(h *lab.Host, prepare string, args ...string) (output string, code int) {
-	w.T.Helper()
-	script := "mount -t tmpfs tmpfs /run; " + prepare + "\n" + world.Leno() + ` cleanup "$@"`
-	command := append([]string{"unshare", "--mount", "sh", "-ec", script, "cleanup"}, args...)
-	output, err := h.Exec(w.Ctx, command...)
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		return output + "\n" + err.Error(), exit.ExitCode()
-	}
-	w.Must(err)
-	return output, 0
-}
-
 // everyBackend holds a network with each backend; n is part of its pools.
 var everyBackend = []struct {
 	name, backend string
@@ -220,26 +204,26 @@ func TestCleanup(t *testing.T) {
 	config := "-config-file=" + a.ConfigFile()
 
 	running(text)
-	if out, code := w.cleanup(a, "", config); code != 1 || !strings.Contains(out, "stop it first") {
+	if out, code := w.Cleanup(a, "", config); code != 1 || !strings.Contains(out, "stop it first") {
 		t.Errorf("with an agent: %d, %s", code, out)
 	}
-	if out, code := w.cleanup(a, "", "-data-dir=/nowhere"); code != 1 || !strings.Contains(out, a.DataDir()) {
+	if out, code := w.Cleanup(a, "", "-data-dir=/nowhere"); code != 1 || !strings.Contains(out, a.DataDir()) {
 		t.Errorf("with an agent of another directory: %d, %s", code, out)
 	}
-	if out, code := w.cleanup(a, "", config, "-network=other"); code != 0 || !strings.HasPrefix(out, "Nothing found.") {
+	if out, code := w.Cleanup(a, "", config, "-network=other"); code != 0 || !strings.HasPrefix(out, "Nothing found.") {
 		t.Errorf("a network in which the agent is not: %d, %s", code, out)
 	}
-	if out, code := w.cleanup(a, "", config, "-network=default"); code != 1 || !strings.Contains(out, "leno lease release default") {
+	if out, code := w.Cleanup(a, "", config, "-network=default"); code != 1 || !strings.Contains(out, "leno lease release default") {
 		t.Errorf("with an agent in the network: %d, %s", code, out)
 	}
 	w.Must(a.KillAgent())
 	stands := w.dumps(a)
-	listed, code := w.cleanup(a, "", config, "-dry-run", "-format=json")
+	listed, code := w.Cleanup(a, "", config, "-dry-run", "-format=json")
 	if code != 0 {
 		t.Errorf("dry run: %d, %s", code, listed)
 	}
 	w.same("a dry run", stands, w.dumps(a))
-	out, code := w.cleanup(a, "", config, "-format=json")
+	out, code := w.Cleanup(a, "", config, "-format=json")
 	if code != 0 {
 		t.Errorf("%d: %s", code, out)
 	}
@@ -252,7 +236,7 @@ func TestCleanup(t *testing.T) {
 			t.Errorf("%s is not named: %s", name, out)
 		}
 	}
-	out, code = w.cleanup(a, "", config)
+	out, code = w.Cleanup(a, "", config)
 	if code != 0 || !strings.HasPrefix(out, "Nothing found.\nNot removed, not created by leno:\n") {
 		t.Errorf("the second time: %d, %s", code, out)
 	}
@@ -314,7 +298,7 @@ func TestCleanupAfterKill(t *testing.T) {
 		case <-a.Agent().Done():
 		}
 		w.Must(a.KillAgent())
-		out, code := w.cleanup(a, "", "-config-file="+a.ConfigFile())
+		out, code := w.Cleanup(a, "", "-config-file="+a.ConfigFile())
 		if code != 0 {
 			t.Errorf("%d: %s", code, out)
 		}
@@ -325,7 +309,7 @@ func TestCleanupAfterKill(t *testing.T) {
 			if diff == "" {
 				return nil
 			}
-			if again, code := w.cleanup(a, "", "-config-file="+a.ConfigFile()); code != 0 {
+			if again, code := w.Cleanup(a, "", "-config-file="+a.ConfigFile()); code != 0 {
 				t.Errorf("%d: %s", code, again)
 			}
 			return errors.New(diff)
@@ -365,7 +349,7 @@ func TestCleanupOfRemains(t *testing.T) {
 	})
 	w.Must(a.StopAgent(w.Ctx))
 	config := "-config-file=" + a.ConfigFile()
-	if out, code := w.cleanup(a, "", config); code != 0 {
+	if out, code := w.Cleanup(a, "", config); code != 0 {
 		t.Fatal(code, out)
 	}
 	before := w.dumps(a)
@@ -382,7 +366,7 @@ func TestCleanupOfRemains(t *testing.T) {
 		return all
 	}
 	both := dumps()
-	if out, code := w.cleanup(a, "", config, "-network=blue"); code != 0 || strings.Contains(out, "leno-default") {
+	if out, code := w.Cleanup(a, "", config, "-network=blue"); code != 0 || strings.Contains(out, "leno-default") {
 		t.Errorf("one of two networks: %d: %s", code, out)
 	}
 	for subject, lines := range dumps() {
@@ -421,7 +405,7 @@ func TestCleanupOfRemains(t *testing.T) {
 			$ipt -t nat -I POSTROUTING -j LENO-OLD
 		done`)
 	w.Must(err)
-	out, code := w.cleanup(a, `
+	out, code := w.Cleanup(a, `
 		mkdir /run/leno
 		echo LENO_SUBNET=10.9.1.1/24 > /run/leno/old.env
 		echo FLANNEL_SUBNET=10.9.1.1/24 > /run/leno/other.env
@@ -434,7 +418,7 @@ func TestCleanupOfRemains(t *testing.T) {
 	delete(before, "consul")
 	w.same("without Consul", before, after)
 	w.Must(w.Consul.Start(w.Ctx))
-	if out, code = w.cleanup(a, "", config); code != 0 || !strings.Contains(out, "lease 10.5.") {
+	if out, code = w.Cleanup(a, "", config); code != 0 || !strings.Contains(out, "lease 10.5.") {
 		t.Errorf("with Consul again: %d: %s", code, out)
 	}
 	before["consul"] = consul
@@ -445,7 +429,7 @@ func TestCleanupOfRemains(t *testing.T) {
 	w.registered(a)
 	w.Must(a.KillAgent())
 	w.Must(os.RemoveAll(a.DataDir()))
-	if out, code = w.cleanup(a, "", config); code != 0 {
+	if out, code = w.Cleanup(a, "", config); code != 0 {
 		t.Errorf("without a state directory: %d: %s", code, out)
 	}
 	w.same("without a state directory", before, w.dumps(a))
@@ -455,7 +439,7 @@ func TestCleanupOfRemains(t *testing.T) {
 	subnet := w.Subnet(a, "default")
 	w.Must(a.StopAgent(w.Ctx))
 	before["consul"] = w.stored()
-	if out, code = w.cleanup(a, "", config, "-keep-lease"); code != 0 {
+	if out, code = w.Cleanup(a, "", config, "-keep-lease"); code != 0 {
 		t.Errorf("keeping the lease: %d: %s", code, out)
 	}
 	w.same("keeping the lease", before, w.dumps(a), "./data", "./data/node-id")

@@ -1,4 +1,4 @@
-package store
+package access
 
 import (
 	"bytes"
@@ -306,7 +306,7 @@ func (s *secretive) reloads(h *lab.Host, good, log string) {
 			}
 			// JSON escapes quotes and arrows.
 			name, _, _ := strings.Cut(word, ": ")
-			s.waitLog(h, name)
+			s.WaitLog(h, name)
 		}
 	}
 	token := s.uses("5ecretf0-0000-4000-8000-00000000beef")

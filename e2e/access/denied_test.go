@@ -1,4 +1,4 @@
-package store
+package access
 
 import (
 	"encoding/json"
