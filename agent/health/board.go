@@ -122,12 +122,15 @@ func (b *Board) set(network, name, status, reason string) (changed bool) {
 }
 
 // Resolve removes a check of the agent whose fault has ended. It calls statusChange for it as a check that passes, with
-// this reason.
+// this reason. It does nothing if there is no such check.
 func (b *Board) Resolve(name, reason string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.set("", name, api.Passing, reason)
-	b.agent = slices.DeleteFunc(b.agent, func(c api.Check) bool { return c.Name == name })
+	isMeant := func(c api.Check) bool { return c.Name == name }
+	if slices.ContainsFunc(b.agent, isMeant) {
+		b.set("", name, api.Passing, reason)
+		b.agent = slices.DeleteFunc(b.agent, isMeant)
+	}
 }
 
 // Clear removes a check.

@@ -1,6 +1,7 @@
 package health
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -53,6 +54,20 @@ func TestBoard(t *testing.T) {
 	h.Clear("n", Lease)
 	if r, _ = h.Report(); r.Status != api.Passing || len(r.Networks) != 1 || len(r.Networks[0].Checks) != 0 {
 		t.Errorf("%+v", r)
+	}
+}
+
+// TestResolve: the end of a fault of the agent is a change of status only if there was one.
+func TestResolve(t *testing.T) {
+	var changes []string
+	h := New(time.Now, func(_ string, c api.Check) { changes = append(changes, c.Status) })
+	for range 2 {
+		h.Resolve(Firewall, "right")
+		h.Set("", Firewall, api.Warning, "wrong")
+		h.Resolve(Firewall, "right")
+	}
+	if r, _ := h.Report(); len(r.Checks) != 0 || !slices.Equal(changes, []string{api.Warning, api.Passing, api.Warning, api.Passing}) {
+		t.Errorf("changes %q, checks %+v", changes, r.Checks)
 	}
 }
 

@@ -10,7 +10,8 @@ import (
 	"github.com/lenonet/leno/api"
 )
 
-// writeChecks writes the health check of every network that is present. The caller holds the lock of desired.
+// writeChecks writes the health check of every network that is present and, if no network is left but rules are, one of
+// the agent. The caller holds the lock of desired.
 func (k *Keeper) writeChecks() {
 	failure := ""
 	if err := k.desired.last.err; err != nil {
@@ -18,6 +19,11 @@ func (k *Keeper) writeChecks() {
 		k.faults.Failing(k.log, health.Firewall, failure)
 	} else {
 		k.faults.Recovered(k.log, health.Firewall)
+	}
+	if failure != "" && len(k.desired.wishes.networks) == 0 {
+		k.health.Set("", health.Firewall, api.Warning, "rules that no network wants could not be removed: "+failure)
+	} else {
+		k.health.Resolve(health.Firewall, "no rules are left that no network wants")
 	}
 	for network := range k.desired.present {
 		status, reason := k.desired.verdict(k.desired.wishes.networks[network], failure)

@@ -91,11 +91,12 @@ func (d *desired) resume(name string) bool {
 	return known
 }
 
-// drop removes a network. It reports whether the network had wishes, and whether the firewall may have rules of it.
+// drop removes a network. It reports whether the network had wishes, and whether the firewall may have rules of it that
+// are not being removed yet.
 func (d *desired) drop(name string) (known, needed bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if _, known = d.wishes.networks[name]; !known && d.last.applied != nil {
+	if _, known = d.wishes.networks[name]; !known && (d.last.applied != nil || d.hasFailed()) {
 		return false, false
 	}
 	delete(d.wishes.networks, name)
@@ -161,24 +162,29 @@ func (d *desired) hasFailed() bool {
 	return d.last.failed != nil && reflect.DeepEqual(*d.last.failed, d.wishes)
 }
 
+// isIdle reports whether there is nothing to keep: no network is here, and no rules of one that was are left.
+func (d *desired) isIdle() bool {
+	return len(d.present) == 0 && (d.last.applied != nil || d.last.looked.IsZero())
+}
+
 // isDue reports whether it is time for a look at the rules. changed reports whether any rules may have changed.
 func (d *desired) isDue(now time.Time, changed bool) bool {
 	if d.hasFailed() {
 		return !now.Before(d.last.retryAt) // whatever other programs change
 	}
-	return changed || d.last.err != nil || now.Sub(d.last.looked) >= d.wishes.config.Resync
+	return changed || d.last.applied == nil || now.Sub(d.last.looked) >= d.wishes.config.Resync
 }
 
 // next returns how long nothing is due unless rules are changed. pending reports whether a network is expected.
 func (d *desired) next(now time.Time, pending bool) time.Duration {
-	if len(d.present) == 0 {
+	if d.isIdle() {
 		return time.Hour // the first network that comes changes rules
 	}
 	until := d.last.looked.Add(d.wishes.config.Resync)
 	switch {
 	case pending:
 		until = now.Add(lookInterval)
-	case d.last.err != nil:
+	case d.last.applied == nil:
 		until = d.last.retryAt
 	}
 	wait := max(until.Sub(now), 0)

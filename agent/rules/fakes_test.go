@@ -13,6 +13,7 @@ import (
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/firewall"
 	"github.com/lenonet/leno/agent/health"
+	"github.com/lenonet/leno/api"
 )
 
 // recorder is a Firewall that records what it is to hold.
@@ -131,10 +132,10 @@ func wanted(name string) firewall.Network {
 	return firewall.Network{Name: name, IPMasq: true, Forward: true}
 }
 
-// check returns the status of a check and its reason, as "passing: rules are in place".
+// check returns the status of a check and its reason, as "passing: rules are in place". network is "" for the agent.
 func check(board *health.Board, network, name string) string {
 	report, _ := board.Report()
-	for _, n := range report.Networks {
+	for _, n := range append(report.Networks, api.NetworkHealth{Checks: report.Checks}) {
 		for _, c := range n.Checks {
 			if n.Network == network && c.Name == name {
 				return c.Status + ": " + c.Reason

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -89,7 +90,7 @@ func (k *Keeper) look(ctx context.Context, changed bool) {
 	k.writer.mu.Lock()
 	defer k.writer.mu.Unlock()
 	k.desired.mu.Lock()
-	idle := len(k.desired.present) == 0 || k.pending.any()
+	idle := k.desired.isIdle() || k.pending.any()
 	due, silent := k.desired.isDue(time.Now(), changed), k.desired.last.report.Silent
 	k.desired.mu.Unlock()
 	if !idle && (due || silent && k.writer.firewall.IsTouched()) {
@@ -97,18 +98,23 @@ func (k *Keeper) look(ctx context.Context, changed bool) {
 	}
 }
 
-// apply reads the rules and writes what differs. The caller holds the writer's lock.
+// apply reads the rules and writes what differs. Rules that stay although no network is left are a fault, too, which is
+// tried again, but no error of the caller. The caller holds the writer's lock.
 func (k *Keeper) apply(ctx context.Context) error {
 	want, tried := k.desired.begin()
 	started := time.Now()
 	report, err := k.writer.firewall.Apply(ctx, want)
+	fault := err
+	if err == nil && len(want.Networks) == 0 {
+		fault = errors.Join(report.Leftover, report.Unguarded)
+	}
 	k.desired.mu.Lock()
 	defer k.desired.mu.Unlock()
 	now := time.Now()
-	k.hooks.Applied(Pass{Took: now.Sub(started), Writes: report.Writes, Repaired: len(report.Repaired), Err: err})
+	k.hooks.Applied(Pass{Took: now.Sub(started), Writes: report.Writes, Repaired: len(report.Repaired), Err: fault})
 	poke(k.applied)
 	k.reportRepairs(now, report.Repaired)
-	k.desired.finish(now, tried, report, err, ctx.Err() != nil)
+	k.desired.finish(now, tried, report, fault, ctx.Err() != nil)
 	k.writeChecks()
 	return err
 }

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -112,6 +113,58 @@ func TestTriedAgain(t *testing.T) {
 			t.Errorf("%d looks for rules that are in force", got)
 		}
 	})
+}
+
+// What cannot be removed of the last network is tried again with growing pauses, and a check of the agent shows it. That
+// holds also if the caller gave up.
+func TestRemovalTriedAgain(t *testing.T) {
+	locked := errors.New("the lock is held")
+	for _, tt := range []struct {
+		name   string
+		report firewall.Report
+		gaveUp bool
+	}{
+		{"rules of iptables stay", firewall.Report{Leftover: locked}, false},
+		{"the guard stays", firewall.Report{Unguarded: locked}, false},
+		{"the caller gives up", firewall.Report{Leftover: locked}, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := &recorder{}
+			running(t, r, time.Hour, func(t *testing.T, k *Keeper, board *health.Board) {
+				looks, ctx := r.looks(), t.Context()
+				r.set(func(r *recorder) { r.report = tt.report })
+				if tt.gaveUp {
+					ended, cancel := context.WithCancel(ctx)
+					cancel()
+					ctx = ended
+					r.fail(ctx.Err())
+				}
+				if err := k.Drop(ctx, "n"); (err != nil) != tt.gaveUp {
+					t.Errorf("dropped: %v", err)
+				}
+				r.fail(nil)
+				pass(30 * time.Second)
+				for range 100 { // neither adds attempts
+					must(t, k.Drop(t.Context(), "n"))
+					r.disturb()
+				}
+				pass(30 * time.Second)
+				if got := r.looks() - looks; got < 8 || got > 30 {
+					t.Errorf("tried %d times in a minute", got)
+				}
+				if got := check(board, "", health.Firewall); got != "warning: rules that no network wants could not be removed: the lock is held" {
+					t.Errorf("check %q", got)
+				}
+				r.set(func(r *recorder) { r.report = firewall.Report{} })
+				pass(10 * time.Second)
+				looks = r.looks()
+				pass(30 * time.Minute)
+				if got := check(board, "", health.Firewall); got != "" || r.looks() != looks {
+					t.Errorf("check %q, %d looks when nothing is left", got, r.looks()-looks)
+				}
+			})
+		})
+	}
 }
 
 // What failed waits for its time, whatever other programs change; other wishes do not.

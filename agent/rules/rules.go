@@ -201,7 +201,8 @@ func (k *Keeper) tried(network string) (done bool, err error) {
 	return true, k.desired.last.err
 }
 
-// Drop removes one network's rules, also those of an earlier process that were not remembered.
+// Drop removes one network's rules, also those of an earlier process that were not remembered. What stays is removed
+// later by Run.
 func (k *Keeper) Drop(ctx context.Context, name string) error {
 	k.pending.resolve(name)
 	k.writer.mu.Lock()
