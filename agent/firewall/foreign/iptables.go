@@ -2,7 +2,6 @@ package foreign
 
 import (
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/lenonet/leno/agent/firewall/netfilter"
@@ -10,6 +9,10 @@ import (
 
 // iptablesBases returns the base chains of one listing that packets between hosts pass.
 func iptablesBases(command string, v6 bool, tables map[string]netfilter.Table) []baseChain {
+	lines := map[string]map[string][]line{}
+	for name, t := range tables {
+		lines[name] = iptablesLines(t)
+	}
 	var out []baseChain
 	for _, at := range []struct {
 		table, chain string
@@ -44,7 +47,7 @@ func iptablesBases(command string, v6 bool, tables map[string]netfilter.Table) [
 			drops:    t.Policies[at.chain] == "DROP",
 			v4:       !v6,
 			v6:       v6,
-			lines:    iptablesLines(t),
+			lines:    lines[at.table],
 		}
 		if n, counted := t.PolicyPackets[at.chain]; counted {
 			b.packets = &n
@@ -55,9 +58,12 @@ func iptablesBases(command string, v6 bool, tables map[string]netfilter.Table) [
 }
 
 func iptablesLines(t netfilter.Table) map[string][]line {
-	out := map[string][]line{}
+	out, chains := map[string][]line{}, map[string]bool{}
+	for _, chain := range t.Chains {
+		chains[chain] = true
+	}
 	for i, r := range t.Rules {
-		l := iptablesLine(r, t.Chains)
+		l := iptablesLine(r, chains)
 		if t.Packets != nil {
 			l.packets = &t.Packets[i]
 		}
@@ -67,7 +73,7 @@ func iptablesLines(t netfilter.Table) map[string][]line {
 }
 
 // iptablesLine parses one rule. A part it does not understand makes the match indeterminate.
-func iptablesLine(r netfilter.Rule, chains []string) line {
+func iptablesLine(r netfilter.Rule, chains map[string]bool) line {
 	l := line{text: r[2:].String()}
 	add := func(c condition) { l.conditions = append(l.conditions, c) }
 	negated := false
@@ -167,7 +173,7 @@ func prefixOf(text string) (netip.Prefix, error) {
 	return p.Masked(), err
 }
 
-func iptablesAction(word, target string, chains []string) (action, string) {
+func iptablesAction(word, target string, chains map[string]bool) (action, string) {
 	switch target {
 	case "ACCEPT":
 		return acceptPacket, ""
@@ -182,7 +188,7 @@ func iptablesAction(word, target string, chains []string) (action, string) {
 		return continueChain, ""
 	}
 	switch {
-	case !slices.Contains(chains, target):
+	case !chains[target]:
 		return unknownAction, ""
 	case word == "-g":
 		return gotoChain, target

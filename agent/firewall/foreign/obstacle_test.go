@@ -3,6 +3,7 @@ package foreign
 import (
 	"fmt"
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -372,6 +373,47 @@ func TestManyPartialObstacles(t *testing.T) {
 	got := findObstacles(iptablesBases("iptables", false, tables), []OverlayPath{overlayPath(true, true)}, bridges("docker0"))
 	if last := got[len(got)-1]; len(got) != maxPartial || last.More != 50-maxPartial {
 		t.Errorf("%d rules are reported, and %d counted", len(got), last.More)
+	}
+}
+
+// TestTableReadOnce: the rules of a table are parsed once for all of its chains.
+func TestTableReadOnce(t *testing.T) {
+	tables, err := netfilter.ParseSave(docker28)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := map[string]uintptr{}
+	for _, b := range iptablesBases("iptables", false, tables) {
+		lines := reflect.ValueOf(b.lines).Pointer()
+		if before, known := read[b.table()]; known && before != lines {
+			t.Errorf("%s: the table was read again", b.where)
+		}
+		read[b.table()] = lines
+	}
+}
+
+// BenchmarkKubeProxy reads the rules that kube-proxy writes for 5,000 services.
+func BenchmarkKubeProxy(b *testing.B) {
+	var chains, rules strings.Builder
+	for i := range 5000 {
+		service := fmt.Sprintf("KUBE-SVC-%016d", i)
+		fmt.Fprintf(&chains, ":%s - [0:0]\n", service)
+		fmt.Fprintf(&rules, "-A KUBE-SERVICES -d 10.96.%d.%d/32 -p tcp -m tcp --dport 80 -j %s\n", i/250, i%250, service)
+		for j := range 3 {
+			endpoint := fmt.Sprintf("KUBE-SEP-%014d%02d", i, j)
+			fmt.Fprintf(&chains, ":%s - [0:0]\n", endpoint)
+			fmt.Fprintf(&rules, "-A %s -m statistic --mode random --probability 0.5 -j %s\n", service, endpoint)
+			fmt.Fprintf(&rules, "-A %s -s 10.244.1.2/32 -j KUBE-MARK-MASQ\n", endpoint)
+			fmt.Fprintf(&rules, "-A %s -p tcp -m tcp -j DNAT --to-destination 10.244.1.2:80\n", endpoint)
+		}
+	}
+	tables, err := netfilter.ParseSave("*nat\n:POSTROUTING ACCEPT [0:0]\n:KUBE-SERVICES - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n" +
+		chains.String() + rules.String() + "COMMIT\n")
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		iptablesBases("iptables", false, tables)
 	}
 }
 
