@@ -108,11 +108,12 @@ func (f *iptablesFamily) withOwnName(ctx context.Context, p netfilter.Program) n
 // wanted, a program that is missing or cannot work here (a kernel without IPv6) is an error only if it left rules of
 // ours that cannot be removed without it.
 func (f *iptablesFamily) apply(ctx context.Context, want rules) (written []string, err error) {
+	number := f.fingerprint() // before the listing, so that later changes show
 	needed := !want.isEmpty()
 	if !needed && (f.clean || f.isWithoutTables()) {
+		f.agreed, f.agreedWith = number, want
 		return nil, nil
 	}
-	number := f.fingerprint() // before the listing, so that later changes show
 	if needed && !f.isWithoutTables() && number != 0 && number == f.agreed && reflect.DeepEqual(want, f.agreedWith) {
 		return nil, nil
 	}

@@ -135,6 +135,33 @@ func TestTouched(t *testing.T) {
 	}
 }
 
+// TestTouchedOfOneFamily: tables of a family that has no rules of ours do not count as touched all the time, whether they
+// exist or not, and whether they had rules of ours before.
+func TestTouchedOfOneFamily(t *testing.T) {
+	t.Parallel()
+	ns, fw := nstest.New(t), iptablesHarness(netfilter.VariantLegacy).only()
+	for _, step := range []struct {
+		name, script string
+		networks     []Network
+		writes       int
+	}{
+		{"no tables of the other family", "true", two()[1:], 2},
+		{"tables of others", "ip6tables-legacy -A INPUT -j ACCEPT", two()[1:], 0},
+		{"a rule of others", "ip6tables-legacy -A INPUT -j DROP", two()[1:], 0},
+		{"both families", "true", two(), 4},
+		{"one again", "true", two()[1:], 4},
+	} {
+		ns.Sh(step.script)
+		apply(t, ns, fw, step.networks, step.writes)
+		apply(t, ns, fw, step.networks, 0) // others may have written since the first listing
+		ns.Do(func() {
+			if fw.IsTouched() {
+				t.Errorf("%s: touched without a change", step.name)
+			}
+		})
+	}
+}
+
 // TestUnchangedIsNotListed checks that no program lists rules again that the kernel shows to be unchanged, and that any
 // change of a table, and other wishes, are followed by a listing.
 func TestUnchangedIsNotListed(t *testing.T) {
