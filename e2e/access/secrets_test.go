@@ -253,7 +253,7 @@ func TestTokens(t *testing.T) {
 	result, err := stream.Stop()
 	s.Must(err)
 	if result.Lost() != 0 {
-		t.Errorf("%d of %d pings lost: %v", result.Lost(), result.Sent, result.Missing)
+		t.Error(result.Losses())
 	}
 	monitor, err := b.Start(world.Leno(), "monitor", "-log-level=trace")
 	s.Must(err)

@@ -179,7 +179,7 @@ func TestAgentKilled(t *testing.T) {
 			w.Must(err)
 			t.Logf("%d pings, %d lost, longest gap %s", result.Sent, result.Lost(), result.Gap)
 			if !inProcess && result.Lost() != 0 {
-				t.Errorf("%d of %d pings lost: %v", result.Lost(), result.Sent, result.Missing)
+				t.Error(result.Losses())
 			}
 			if got := w.Subnet(h, "default"); got != subnet {
 				t.Errorf("subnet %s, before %s", got, subnet)

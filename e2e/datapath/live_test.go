@@ -70,7 +70,7 @@ func (t *traffic) stop() {
 		t.w.Must(err)
 		sent += r.Sent
 		if r.Lost() != 0 {
-			t.w.T.Errorf("%d of %d pings lost: %v", r.Lost(), r.Sent, r.Missing)
+			t.w.T.Error(r.Losses())
 		}
 	}
 	t.w.T.Logf("%d pings", sent)

@@ -130,7 +130,7 @@ func (w *testWorld) switches(targets ...target) {
 		}
 		pings.flows()
 		w.echo(talks)
-		t.Logf("to %s %s in %s", to.kind, to.options, time.Since(began).Round(time.Millisecond))
+		t.Logf("to %s %s from %s for %s", to.kind, to.options, began.UTC().Format("15:04:05.000"), time.Since(began).Round(time.Millisecond))
 	}
 	pings.stop()
 	for _, talk := range talks {

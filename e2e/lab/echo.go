@@ -40,10 +40,12 @@ type Echoes struct {
 
 // EchoResult is the outcome of a stream of pings.
 type EchoResult struct {
+	To             netip.Addr
 	Sent, Answered int
 	Duplicates     int           // further answers to a number that was already answered
 	Reordered      int           // answers that came after the answer to a later number
 	Missing        []int         // numbers without an answer, counted from 0
+	MissingAt      []time.Time   // when they were sent
 	Gap            time.Duration // longest time between two answers
 	Pause          time.Duration // longest time between two pings sent: no gap can be shorter
 	Rate           float64       // pings sent per second, over the whole time
@@ -51,6 +53,15 @@ type EchoResult struct {
 
 // Lost returns how many pings had no answer.
 func (r EchoResult) Lost() int { return r.Sent - r.Answered }
+
+// Losses returns which pings were lost and when they were sent, for the message of a test.
+func (r EchoResult) Losses() string {
+	out := fmt.Sprintf("%d of %d pings to %s lost", r.Lost(), r.Sent, r.To)
+	for i, number := range r.Missing {
+		out += fmt.Sprintf(", %d at %s", number, r.MissingAt[i].UTC().Format("15:04:05.000"))
+	}
+	return out
+}
 
 const (
 	// echoPatience is how long Stop waits for the last answers on a busy machine.
@@ -278,10 +289,10 @@ func (e *Echoes) stop(patience time.Duration) (EchoResult, error) {
 	e.receiving.Wait()
 	err := errors.Join(e.err, deadline, e.conn.Close())
 	r := e.done
-	r.Sent = len(e.sent)
+	r.To, r.Sent = e.to, len(e.sent)
 	for number, n := range e.answers {
 		if n == 0 {
-			r.Missing = append(r.Missing, number)
+			r.Missing, r.MissingAt = append(r.Missing, number), append(r.MissingAt, e.sent[number])
 		}
 	}
 	if r.Sent > 1 {

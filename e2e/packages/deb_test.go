@@ -312,7 +312,7 @@ network "default" {
 	}
 	t.Logf("%d pings, %d lost, longest gap %s", result.Sent, result.Lost(), result.Gap)
 	if result.Lost() != 0 {
-		t.Errorf("%d of %d pings lost: %v", result.Lost(), result.Sent, result.Missing)
+		t.Error(result.Losses())
 	}
 }
 

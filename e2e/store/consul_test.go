@@ -76,7 +76,7 @@ func TestConsulStopped(t *testing.T) {
 	w.Must(err)
 	t.Logf("%d pings, %d lost", result.Sent, result.Lost())
 	if result.Lost() != 0 {
-		t.Errorf("%d of %d pings lost: %v", result.Lost(), result.Sent, result.Missing)
+		t.Error(result.Losses())
 	}
 	if gone := deleted(); len(gone) != 0 {
 		t.Errorf("routes were deleted: %q", gone)

@@ -56,7 +56,7 @@ func TestClonedHost(t *testing.T) {
 	result, err := stream.Stop()
 	w.Must(err)
 	if result.Lost() != 0 {
-		t.Errorf("%d of %d pings lost: %v", result.Lost(), result.Sent, result.Missing)
+		t.Error(result.Losses())
 	}
 	if gone := deleted(); len(gone) != 0 {
 		t.Errorf("routes were deleted: %q", gone)

@@ -447,7 +447,7 @@ func TestSlotSetBack(t *testing.T) {
 		switch {
 		case !p.lives:
 			if now := w.Subnet(p.then, "default"); now != p.slot || result.Lost() != 0 {
-				t.Errorf("%s has %s, and had %s; %d of %d pings lost: %v", p.then.Name, now, p.slot, result.Lost(), result.Sent, result.Missing)
+				t.Errorf("%s has %s, and had %s; %s", p.then.Name, now, p.slot, result.Losses())
 			}
 		case p.exit:
 			// It has withdrawn its subnet, and the kernel goes on refusing packets to the network.

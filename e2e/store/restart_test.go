@@ -231,7 +231,7 @@ func TestRestartWithoutConsul(t *testing.T) {
 			w.Must(err)
 			t.Logf("%d pings, %d lost, longest gap %s", result.Sent, result.Lost(), result.Gap)
 			if !w.InProcess(h) && result.Lost() != 0 {
-				t.Errorf("%d of %d pings lost: %v", result.Lost(), result.Sent, result.Missing)
+				t.Error(result.Losses())
 			}
 			if _, err := talk.Stop(); err != nil {
 				t.Errorf("the TCP connection ended: %v", err)

@@ -35,7 +35,7 @@ func Watch(w *world.World) (check func()) {
 				result, err := s.Stop()
 				w.T.Logf("%s: %d pings, %d lost", name, result.Sent, result.Lost())
 				if result.Lost() != 0 {
-					w.T.Errorf("%s: %d of %d pings lost: %v", name, result.Lost(), result.Sent, result.Missing)
+					w.T.Errorf("%s: %s", name, result.Losses())
 				}
 				return err
 			})

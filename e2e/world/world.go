@@ -109,7 +109,7 @@ func (w *World) tell() {
 	for _, h := range w.Hosts {
 		if p := h.Agent(); p != nil {
 			lines := strings.Split(strings.TrimSpace(p.Output()), "\n")
-			w.T.Logf("agent of %s:\n%s", h.Name, strings.Join(lines[max(0, len(lines)-40):], "\n"))
+			w.T.Logf("agent of %s:\n%s", h.Name, strings.Join(lines[max(0, len(lines)-400):], "\n"))
 		}
 	}
 }

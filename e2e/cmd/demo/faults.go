@@ -32,7 +32,7 @@ func (d *demo) underPing(ctx context.Context, lossless bool, do func() error) er
 		return err
 	}
 	if r.Lost() > 0 && lossless {
-		return fmt.Errorf("%d of %d pings were lost: %v", r.Lost(), r.Sent, r.Missing)
+		return errors.New(r.Losses())
 	}
 	if r.Lost() > 0 {
 		d.say("%d pings between two containers in this time, %d lost: the forwarder of %s is in the agent", r.Sent, r.Lost(), d.backend)
