@@ -98,6 +98,7 @@ type Lab struct {
 	mu         sync.Mutex
 	namespaces []*Namespace
 	processes  []*Process
+	watchers   []func()       // end what LengthenQueues started
 	logs       map[string]int // number of log files by program name
 }
 
@@ -373,8 +374,8 @@ func (l *Lab) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	l.mu.Lock()
-	processes, namespaces := l.processes, l.namespaces
-	l.processes, l.namespaces = nil, nil
+	processes, namespaces, watchers := l.processes, l.namespaces, l.watchers
+	l.processes, l.namespaces, l.watchers = nil, nil, nil
 	l.mu.Unlock()
 
 	var errs []error
@@ -386,6 +387,9 @@ func (l *Lab) Close() error {
 			_ = p.StopWithin(20 * time.Second)
 		}
 		p.Kill()
+	}
+	for _, stop := range watchers {
+		stop()
 	}
 	for _, ns := range namespaces {
 		ns.close()

@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -67,6 +68,21 @@ func TestLayOutAndTeardown(t *testing.T) {
 	}
 	if output, err := a.Exec(ctx, "ip", "-4", "route", "get", "198.51.100.1"); err != nil || !strings.Contains(output, "dev eth0") {
 		t.Errorf("default route: %q, %v", output, err)
+	}
+	if err := l.LengthenQueues(); err != nil {
+		t.Error(err)
+	}
+	if _, err := a.Exec(ctx, "ip", "tuntap", "add", "dev", "tun0", "mode", "tun"); err != nil {
+		t.Error(err)
+	}
+	if err := WaitFor(ctx, "a long queue", func(ctx context.Context) error {
+		link, err := a.Exec(ctx, "ip", "link", "show", "tun0")
+		if err == nil && !strings.Contains(link, fmt.Sprintf("qlen %d", longQueue)) {
+			err = errors.New(link)
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
 	}
 	if !strings.Contains(log.String(), "host-b: namespace "+b.Namespace.Name) {
 		t.Errorf("the log does not tell of host-b:\n%s", log.String())

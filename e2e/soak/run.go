@@ -84,6 +84,9 @@ func Run(ctx context.Context, o Options) (report Report, err error) {
 		ConsulConfig: serverConfig, ConsulClientConfig: clientConfig,
 	})
 	if err == nil {
+		err = r.Lab.LengthenQueues()
+	}
+	if err == nil {
 		r.store = r.newStore()
 		err = guarded(func() error { return r.inLab(ctx) })
 	}

@@ -101,6 +101,7 @@ func New(t *testing.T, o lab.Options) *World {
 			t.Errorf("close the lab: %v", err)
 		}
 	})
+	w.Must(l.LengthenQueues())
 	return w
 }
 
