@@ -245,9 +245,9 @@ func (r *Reconciler) pass(ctx context.Context, t *target) (repaired bool, err er
 		}
 	})
 	switch {
-	case err != nil && t.confirmed && stood:
-		// The only obstacle may be the containers of a subnet that this host had before. They go away once the subnet
-		// file names the present one.
+	case err != nil && t.confirmed && (stood || guardErr == nil && isForeignRoute(err)):
+		// The only obstacle may be the containers of a subnet that this host had before, to which the kernel has a route.
+		// They go away once the subnet file names the present one.
 		return false, errors.Join(err, r.o.Serve(ctx, t.view, carried, false))
 	case !t.confirmed:
 		return len(report.Repaired) > 0, errors.Join(err, r.serveSaved(ctx, t, carried))
@@ -264,6 +264,11 @@ func (r *Reconciler) pass(ctx context.Context, t *target) (repaired bool, err er
 	}
 	t.new = false
 	return len(report.Repaired) > 0, nil
+}
+
+// isForeignRoute reports whether nothing failed except routes in whose place there are others.
+func isForeignRoute(err error) bool {
+	return !slices.ContainsFunc(backend.Apart(err), func(e error) bool { return !errors.Is(e, backend.ErrForeignRoute) })
 }
 
 // serveSaved serves containers with a lease that the store has not confirmed.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/agent/carriage"
 	"github.com/lenonet/leno/agent/health"
@@ -22,6 +23,7 @@ import (
 	"github.com/lenonet/leno/agent/underlay"
 	"github.com/lenonet/leno/api"
 	"github.com/lenonet/leno/backend"
+	"github.com/lenonet/leno/backend/kernel"
 	"github.com/lenonet/leno/registry"
 )
 
@@ -120,6 +122,49 @@ func TestFailedPassIsRepeated(t *testing.T) {
 			t.Errorf("after a failed pass: served %v", l.served)
 		}
 	})
+}
+
+// TestFirstPassMeetsForeignRoutes: a new process serves a subnet although the kernel has other routes in the place of its
+// own, such as those to the containers of the subnet before, but not if anything else fails.
+func TestFirstPassMeetsForeignRoutes(t *testing.T) {
+	route := backend.About(backend.Routes, fmt.Errorf("add route 10.5.2.0/24: %w: %w", unix.EEXIST, backend.ErrForeignRoute))
+	for _, tt := range []struct {
+		name        string
+		fail, guard error
+		want        string
+	}{
+		{"routes", errors.Join(route, route), nil, "[10.5.1.0/24 false]"},
+		{"a route and the device", errors.Join(route, backend.About(backend.Device, errors.New("no such kind"))), nil, "[]"},
+		{"a route and the socket", errors.Join(route, backend.About(backend.Routes, unix.EADDRINUSE)), nil, "[]"},
+		{"a route and the guard", route, unix.EPERM, "[]"},
+		{"a route of the guard", route, route, "[]"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLab(t)
+				l.r.o.Host.Guard = func(context.Context, kernel.Owner, bool) error { return tt.guard }
+				l.r.o.Change = func(context.Context, registry.Network) error { return nil }
+				stop := l.built().run()
+				defer stop()
+				l.fail = tt.fail
+				v := l.view("b")
+				v.Network.Encryption = registry.EncryptionRequired
+				l.views.Set(v)
+				l.applied()
+				if got := fmt.Sprint(l.served); got != tt.want {
+					t.Errorf("served %s, want %s", got, tt.want)
+				}
+				l.edit(func() { l.fail, l.served = nil, nil })
+				l.r.o.Host.Guard = l.guard
+				l.kick()
+				time.Sleep(slowTick)
+				l.applied()
+				if got := fmt.Sprint(l.served); !strings.HasPrefix(got, "[10.5.1.0/24 true") {
+					t.Errorf("once nothing fails, served %s", got)
+				}
+			})
+		})
+	}
 }
 
 // TestUncarriedPool: containers are served without the pools that the host cannot carry, and health says why. A network
