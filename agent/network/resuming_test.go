@@ -391,6 +391,12 @@ func TestStartFromSaved(t *testing.T) {
 			}
 			if tt.starts {
 				a.check(health.Lease, api.Warning, subnet.String()+" stays in use as this host has saved it")
+				must(t, os.Remove(file))
+				time.Sleep(time.Second)
+				synctest.Wait()
+				if got, err := os.ReadFile(file); err != nil || string(got) != string(was) {
+					t.Errorf("a second after it was removed, the subnet file is %q, %v", got, err)
+				}
 			}
 			if now, err := state.Load(a.config.DataDir, "n"); err != nil || !now.Renewed.Equal(saved.Renewed) {
 				t.Errorf("renewed %s, was %s, %v", now.Renewed, saved.Renewed, err)

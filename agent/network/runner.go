@@ -55,9 +55,9 @@ func (h *HandOver) Close() error {
 
 // A Runner runs one network on this host. Its goroutines, which Run starts and ends:
 //
-//   - Run itself goes from one round to the next, and owns the order of things. While the lease is held, it repairs the
-//     subnet file.
-//   - lease.RenewSession keeps the session alive for as long as Run runs.
+//   - Run itself goes from one round to the next, and owns the order of things. While the lease is held, switcher.run
+//     changes the definition when a switch ends, and when new keys are due.
+//   - lease.RenewSession keeps the session alive, and file.keep the subnet file, for as long as Run runs.
 //   - The loop of datapath.Resume owns a resumed datapath until a lease is held.
 //
 // In each round:
@@ -67,7 +67,6 @@ func (h *HandOver) Close() error {
 //   - peers.Run owns what is known of the other hosts: it publishes views and writes the peers file. Beside it, one
 //     goroutine waits for the store, and one maintains records that any host may change.
 //   - datapath.Run owns the datapath.
-//   - switcher.run changes the definition when a switch ends, and when new keys are due.
 //
 // The definition goes from definition.watch to the lease, to the peers and with their views to the datapath. They
 // follow a change of it within the round, unless the plan changes or the datapath must be removed first.
@@ -196,12 +195,13 @@ func (r *Runner) Run(ctx context.Context) error {
 		r.report.SetState("waiting for this host's name: see the check node")
 	}
 	r.resume(ctx)
-	renewing, stop := context.WithCancel(ctx)
-	var renewer sync.WaitGroup
-	renewer.Go(func() { r.lease.RenewSession(renewing) })
+	keeping, stop := context.WithCancel(ctx)
+	var keepers sync.WaitGroup
+	keepers.Go(func() { r.lease.RenewSession(keeping) })
+	keepers.Go(func() { r.file.keep(keeping) })
 	err := r.rounds(ctx)
 	stop()
-	renewer.Wait()
+	keepers.Wait()
 	// Without its name, this host cannot give up anything.
 	if err == nil && Ending(r.ending.Load()) == Leave && r.deps.Identity.IsSettled() {
 		r.report.Event(api.EventNetwork, api.Info, "leaving the network", map[string]string{"change": "left"})
@@ -399,8 +399,7 @@ func (r *Runner) runDefined(ctx context.Context, n registry.Network) error {
 	g.Go(func() error { return r.lease.Keep(ctx, inForce, taken, claim) })
 	g.Go(func() error { return r.peers.Run(ctx, inForce, r.lease.Lease()) })
 	g.Go(func() error { return r.datapath.Run(ctx, n, r.peers.Views(), underlay) })
-	g.Go(func() error { return r.switcher.run(ctx, r.peers.Views()) })
-	_ = r.file.keep(ctx) // ends with ctx
+	_ = r.switcher.run(ctx, r.peers.Views()) // ends with ctx
 	return g.Wait()
 }
 

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -41,12 +40,10 @@ type subnetFile struct {
 	// none.
 	subnetFileOf func(path, except string) string
 
-	mu    sync.Mutex  // held during every write of the file
+	mu    sync.Mutex  // held while the file is written or removed
 	want  []byte      // nil until the content is known
 	found os.FileInfo // of the file when its content was last correct; nil for none
 	said  time.Time   // when it was last logged that the file was written again
-
-	unready atomic.Bool // the network was ready, but is not now because the file is missing
 }
 
 // write writes the subnet file if its content differs from what it should be. subnet is this host's, for the log.
@@ -97,48 +94,36 @@ func (f *subnetFile) isWritten() bool {
 // reportResult updates the check of the subnet file. Without the file no container can be started, so the network
 // is not ready.
 func (f *subnetFile) reportResult(err error) {
-	if err == nil {
-		f.report.Recovered(health.SubnetFile)
-		f.report.Check(health.SubnetFile, api.Passing, f.path+" is written")
-		if f.unready.Swap(false) {
-			f.report.SetReady(true)
-		}
+	info, statErr := os.Stat(f.path)
+	f.report.Withhold(health.SubnetFile, err != nil && (statErr != nil || !info.Mode().IsRegular()))
+	if err != nil {
+		f.report.Failing(health.SubnetFile, api.Critical, advice.SubnetFile, err)
 		return
 	}
-	f.report.Failing(health.SubnetFile, api.Critical, advice.SubnetFile, err)
-	if info, err := os.Stat(f.path); err != nil || !info.Mode().IsRegular() {
-		if f.report.SetReady(false) {
-			f.unready.Store(true)
-		}
-	}
+	f.report.Recovered(health.SubnetFile)
+	f.report.Check(health.SubnetFile, api.Passing, f.path+" is written")
 }
 
 // keep writes the subnet file again when it is removed or changed, until ctx ends. Containers cannot be started without
 // the file.
-func (f *subnetFile) keep(ctx context.Context) error {
-	for {
-		if !f.stands() {
-			if err := retry.Sleep(ctx, subnetFileSettle); err != nil {
-				return err
-			}
+func (f *subnetFile) keep(ctx context.Context) {
+	for retry.Sleep(ctx, subnetFileCheck) == nil {
+		if !f.stands() && retry.Sleep(ctx, subnetFileSettle) == nil {
 			f.repair()
-		}
-		if err := retry.Sleep(ctx, subnetFileCheck); err != nil {
-			return err
 		}
 	}
 }
 
-// repair writes the file again.
+// repair writes the file again, unless it was removed because it is not wanted any more.
 func (f *subnetFile) repair() {
 	f.mu.Lock()
-	_, wrote, err := f.put()
-	say := wrote && time.Since(f.said) > time.Minute
-	if say {
-		f.said = time.Now()
+	defer f.mu.Unlock()
+	if f.want == nil {
+		return
 	}
-	f.mu.Unlock()
-	if say {
+	_, wrote, err := f.put()
+	if wrote && time.Since(f.said) > time.Minute {
+		f.said = time.Now()
 		f.report.Log().Warn("subnet file was removed or changed, written again", "path", f.path)
 	}
 	f.reportResult(err)
@@ -199,9 +184,8 @@ func (f *subnetFile) removeAt(path string) {
 // the network. Files that another program wrote there, or that are now the subnet file of another network, stay.
 func (f *subnetFile) remove(before string) error {
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.want = nil
-	f.mu.Unlock()
-	f.unready.Store(false)
 	var errs []error
 	for _, path := range []string{f.path, before} {
 		if f.subnetFileOf(path, f.network) != "" {

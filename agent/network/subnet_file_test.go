@@ -86,6 +86,11 @@ func TestSubnetFileStands(t *testing.T) {
 			if got := c.content(c.file.path); got != ownFile || !c.file.stands() {
 				t.Errorf("after a repair: %q, stands %t", got, c.file.stands())
 			}
+			must(t, c.file.remove(""))
+			c.file.repair() // which had begun to wait before
+			if exists(c.file.path) {
+				t.Error("it is there again when it is not wanted any more")
+			}
 		})
 	}
 }

@@ -36,8 +36,8 @@ const (
 )
 
 // A switcher changes the network's definition where no operator is needed for that: it ends a switch to another
-// backend, and begins a switch to new keys when it is due. It has a goroutine of its own, because the store may be slow
-// to answer.
+// backend, and begins a switch to new keys when it is due. The store may be slow to answer, so the goroutine that
+// runs it does nothing else.
 type switcher struct {
 	deps   *Deps
 	report *report.Reporter

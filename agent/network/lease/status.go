@@ -179,7 +179,7 @@ func isOverdue(renewed time.Time, hold time.Duration) bool {
 func (c *condition) checkLocked() {
 	state := c.stateLocked()
 	used := c.inUseLocked()
-	c.report.Withhold(state == Withdrawn || state == Overdue)
+	c.report.Withhold(health.Lease, state == Withdrawn || state == Overdue)
 	switch {
 	case state == Withdrawn:
 		c.report.Check(health.Lease, api.Critical, join(c.withdrawn, c.problem))

@@ -36,19 +36,20 @@ type Reporter struct {
 	o      Options
 	faults health.ActiveFaults
 
-	mu       sync.Mutex     // also held while the board is set from the fields below, so that it shows the last change
-	store    map[Use]error  // why uses of the store do not work
-	files    map[File]error // why files could not be written
-	ready    bool           // as SetReady was told
-	withheld bool           // as Withhold was told
-	state    string         // what the network does or waits for, for example "running"
-	check    string         // the check of the last log line about waiting
-	at       time.Time      // of that line
+	mu       sync.Mutex      // also held while the board is set from the fields below, so that it shows the last change
+	store    map[Use]error   // why uses of the store do not work
+	files    map[File]error  // why files could not be written
+	ready    bool            // as SetReady was told
+	withheld map[string]bool // the checks for which Withhold was told so
+	state    string          // what the network does or waits for, for example "running"
+	check    string          // the check of the last log line about waiting
+	at       time.Time       // of that line
 }
 
 // New returns the reporter of a network and sets its first checks.
 func New(o Options) *Reporter {
 	r := &Reporter{o: o, store: map[Use]error{}, files: map[File]error{}, state: health.Starting}
+	r.withheld = map[string]bool{}
 	o.Health.Reset(o.Network)
 	r.Check(health.Network, api.Critical, health.Starting)
 	return r
@@ -69,28 +70,28 @@ func (r *Reporter) Clear(name string) { r.o.Health.Clear(r.o.Network, name) }
 func (r *Reporter) Reset() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.ready, r.withheld = false, false
+	r.ready = false
+	clear(r.withheld)
 	r.o.Health.Reset(r.o.Network)
 }
 
-// SetReady records whether containers can be started in the network, as far as the lease permits. It reports whether
-// that changed.
-func (r *Reporter) SetReady(ready bool) (changed bool) {
+// SetReady records whether containers can be started in the network, unless Withhold forbids it.
+func (r *Reporter) SetReady(ready bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	changed = r.ready != ready
 	r.ready = ready
-	r.o.Health.SetReady(r.o.Network, r.ready && !r.withheld)
-	return changed
+	r.o.Health.SetReady(r.o.Network, r.ready && len(r.withheld) == 0)
 }
 
-// Withhold records whether the lease forbids that containers are started. The network is then not ready, whatever
-// SetReady was told.
-func (r *Reporter) Withhold(withheld bool) {
+// Withhold records whether what a check is about forbids that containers are started. The network is then not ready,
+// whatever SetReady was told.
+func (r *Reporter) Withhold(check string, withheld bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.withheld = withheld
-	r.o.Health.SetReady(r.o.Network, r.ready && !r.withheld)
+	if delete(r.withheld, check); withheld {
+		r.withheld[check] = true
+	}
+	r.o.Health.SetReady(r.o.Network, r.ready && len(r.withheld) == 0)
 }
 
 // Event adds an event. fields are such as {"change": "taken", "subnet": "10.5.1.0/24"}, or nil.
