@@ -33,6 +33,7 @@ type withdrawal struct {
 
 // withdraw stops the use of a subnet. It retries what fails, until ctx ends.
 func (r *Runner) withdraw(ctx context.Context, lost *lease.WithdrawnError) {
+	r.datapath.StopResumed() // with start_from_saved, a pass that has begun would write the subnet file again
 	r.report.SetReady(false)
 	r.resumed.settle()
 	r.previous = lost.Subnet

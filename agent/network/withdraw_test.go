@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/forwarding"
 	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/network/lease"
 	"github.com/lenonet/leno/agent/state"
@@ -212,6 +213,42 @@ func TestSupersededWhileStopped(t *testing.T) {
 			a.isBack(c.Subnet(), inOrder("b", b.subnet(), "d", d.Subnet()))
 		})
 	}
+}
+
+// TestSupersededDuringAPass: a pass over what an earlier process left, which ends after the store has said that another
+// live host has the subnet, does not bring the subnet file back.
+func TestSupersededDuringAPass(t *testing.T) {
+	simulated(t, "", func(t *testing.T) {
+		a, b, subnet, _ := pair(t)
+		a.config.Lease.StartFromSaved = true
+		c := a.rival("c", netip.Prefix{})
+		d := a.loses(subnet)
+		a.remains = waiting(subnet)
+		a.registry.Set(registry.ErrUnavailable)
+		a.renew()
+		a.prepare()
+		var blocks atomic.Bool
+		release := make(chan struct{})
+		a.deps.Datapaths.EnsureForwarding = func(netip.Prefix, []string, bool) (forwarding.State, error) {
+			if blocks.Load() {
+				<-release
+			}
+			return forwarding.State{}, nil
+		}
+		a.startAgain()
+		a.check(health.Lease, api.Warning, subnet.String()+" stays in use as")
+		blocks.Store(true)
+		a.kick()
+		time.Sleep(time.Minute)
+		a.registry.Set(nil)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		blocks.Store(false)
+		close(release)
+		a.isWithdrawn(subnet)
+		must(t, a.store.Client().Release(t.Context(), c))
+		a.isBack(c.Subnet(), inOrder("b", b.subnet(), "d", d.Subnet()))
+	})
 }
 
 // TestWithdrawalIsRetried: a subnet whose datapath cannot be removed is withdrawn as far as possible, and completely as
