@@ -78,7 +78,7 @@ func (f *subnetFile) put() (have []byte, wrote bool, err error) {
 			return have, false, err
 		}
 	}
-	if f.found, err = os.Lstat(f.path); err != nil {
+	if f.found, err = os.Stat(f.path); err != nil {
 		f.found = nil // the file is gone again, and the next check notices that
 	}
 	return have, wrote, nil
@@ -136,7 +136,7 @@ func (f *subnetFile) stands() bool {
 	if f.want == nil {
 		return true
 	}
-	now, err := os.Lstat(f.path)
+	now, err := os.Stat(f.path)
 	return err == nil && f.found != nil && os.SameFile(now, f.found) &&
 		now.ModTime().Equal(f.found.ModTime()) && now.Size() == f.found.Size()
 }

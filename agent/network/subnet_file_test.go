@@ -70,7 +70,7 @@ func TestSubnetFileStands(t *testing.T) {
 		}, false},
 		{"replaced by a link", func(path string) error {
 			return errors.Join(os.Rename(path, path+".old"), os.Symlink(path+".old", path))
-		}, false},
+		}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := newFileCase(t)
@@ -92,6 +92,31 @@ func TestSubnetFileStands(t *testing.T) {
 				t.Error("it is there again when it is not wanted any more")
 			}
 		})
+	}
+}
+
+// TestSubnetFileLinked checks that a link to a file with the right content stays until its target is removed or changed.
+func TestSubnetFileLinked(t *testing.T) {
+	for name, change := range map[string]func(target string) error{
+		"removed": os.Remove,
+		"changed": func(target string) error { return os.WriteFile(target, []byte(foreignFile), 0o600) },
+	} {
+		c := newFileCase(t)
+		target := c.beside("target.env")
+		c.write(target, ownFile)
+		must(t, os.Symlink(target, c.file.path))
+		must(t, c.file.write([]byte(ownFile), netip.MustParsePrefix("10.5.1.0/24"), 1450))
+		if got, err := os.Readlink(c.file.path); got != target || !c.file.stands() {
+			t.Errorf("%s: the link is %q, %v, stands %t", name, got, err, c.file.stands())
+		}
+		must(t, change(target))
+		if c.file.stands() {
+			t.Errorf("%s: it is not missed", name)
+		}
+		c.file.repair()
+		if got := c.content(c.file.path); got != ownFile || !c.file.stands() {
+			t.Errorf("%s: after a repair: %q, stands %t", name, got, c.file.stands())
+		}
 	}
 }
 
