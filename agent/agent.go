@@ -227,7 +227,7 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr, asked func() bo
 			}
 			wg.Go(func() { a.keepRegistered(ctx, address, asked) })
 			wg.Go(func() { a.networks.leaveUnwanted(ctx, false) })
-			a.env.Reports.Health.Resolve(health.Node, "this host's name is known")
+			a.env.Reports.Health.Resolve("", health.Node, "this host's name is known")
 		case <-left:
 		case <-ctx.Done():
 			return ctx.Err()

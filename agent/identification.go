@@ -110,7 +110,7 @@ func (i *identification) untilWritten(ctx context.Context, write func() error) e
 		err := write()
 		switch {
 		case err == nil:
-			i.env.Reports.Health.Resolve(health.DataDir, "written")
+			i.env.Reports.Health.Resolve("", health.DataDir, "written")
 			faults.Recovered(i.log, health.DataDir)
 			return nil
 		case errors.Is(err, state.ErrLocked):

@@ -121,15 +121,16 @@ func (b *Board) set(network, name, status, reason string) (changed bool) {
 	return changed
 }
 
-// Resolve removes a check of the agent whose fault has ended. It calls statusChange for it as a check that passes, with
-// this reason. It does nothing if there is no such check.
-func (b *Board) Resolve(name, reason string) {
+// Resolve removes a check whose fault has ended. It calls statusChange for it as a check that passes, with this reason.
+// It does nothing if there is no such check.
+func (b *Board) Resolve(network, name, reason string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	checks := b.checks(network)
 	isMeant := func(c api.Check) bool { return c.Name == name }
-	if slices.ContainsFunc(b.agent, isMeant) {
-		b.set("", name, api.Passing, reason)
-		b.agent = slices.DeleteFunc(b.agent, isMeant)
+	if slices.ContainsFunc(*checks, isMeant) {
+		b.set(network, name, api.Passing, reason)
+		*checks = slices.DeleteFunc(*checks, isMeant)
 	}
 }
 

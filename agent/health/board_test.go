@@ -62,9 +62,9 @@ func TestResolve(t *testing.T) {
 	var changes []string
 	h := New(time.Now, func(_ string, c api.Check) { changes = append(changes, c.Status) })
 	for range 2 {
-		h.Resolve(Firewall, "right")
+		h.Resolve("", Firewall, "right")
 		h.Set("", Firewall, api.Warning, "wrong")
-		h.Resolve(Firewall, "right")
+		h.Resolve("", Firewall, "right")
 	}
 	if r, _ := h.Report(); len(r.Checks) != 0 || !slices.Equal(changes, []string{api.Warning, api.Passing, api.Warning, api.Passing}) {
 		t.Errorf("changes %q, checks %+v", changes, r.Checks)

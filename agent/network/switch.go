@@ -91,7 +91,7 @@ func (s *switcher) endSwitch(ctx context.Context, n registry.Network, v *peers.V
 	def := carriage.Of(n.Carriage())
 	if def.Next == nil {
 		s.moved = time.Time{}
-		s.report.Clear(health.Switch)
+		s.deps.Reports.Health.Resolve(n.Name, health.Switch, "the network is not being switched")
 		return false, nil
 	}
 	switch haveMoved := s.haveMoved(def, v); {
@@ -163,7 +163,7 @@ func (s *switcher) rotateKeys(ctx context.Context, n registry.Network, v *peers.
 	def := carriage.Of(n.Carriage())
 	every := kinds[n.Backend.Type].Rotates(def.Current.Options)
 	if every == 0 {
-		s.report.Clear(health.Keys)
+		s.deps.Reports.Health.Resolve(n.Name, health.Keys, "the network does not rotate its keys")
 		return nil
 	}
 	often, since := config.FormatDuration(every), s.keys.from(def.Since)

@@ -369,6 +369,50 @@ func TestSwitcherEnds(t *testing.T) {
 	})
 }
 
+// TestSwitcherRecovers: a check that failed recovers when it ends, and not when it comes again.
+func TestSwitcherRecovers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, own, _ := newMovedHost(t, keyed{Port: 6, Hours: 2})
+		h.registry.SetOne("PutNetwork", registry.ErrDenied)
+		s := h.runner().switcher
+		pass := func(want string) { // want are the beginnings of all events
+			t.Helper()
+			_, _ = s.endSwitch(t.Context(), h.inStore(), h.see(own))
+			_ = s.rotateKeys(t.Context(), h.inStore(), h.see(own))
+			var got []string
+			all, _, _ := h.deps.Reports.Events.After(0, "n")
+			for _, e := range all {
+				what, _, _ := strings.Cut(e.Message, ":")
+				got = append(got, what)
+			}
+			if strings.Join(got, ", ") != want {
+				t.Errorf("events %q, want %q", got, want)
+			}
+		}
+		operate := func(action string) {
+			changed, err := definition.ChangeSwitch(h.inStore(), action, time.Now(), nil, h.deps.Datapaths.Backends)
+			must(t, err)
+			must(t, h.store.Client().PutNetwork(t.Context(), changed.Replacing(h.inStore())))
+		}
+		pass("")
+		time.Sleep(time.Minute)
+		pass("switch") // it cannot be ended
+		operate(api.EndSwitch)
+		pass("switch, switch recovered")
+		operate(api.RotateKeys)
+		pass("switch, switch recovered")
+		operate(api.EndSwitch)
+		time.Sleep(3 * time.Hour)
+		pass("switch, switch recovered, keys") // they cannot be rotated
+		h.registry.SetOne("PutNetwork", nil)
+		for _, hours := range []int{0, 2} {
+			options := keyed{Port: 6, Hours: hours}.json()
+			h.define(func(n *registry.Network) { n.Backend = agenttest.Backend(t, "keyed", options) })
+			pass("switch, switch recovered, keys, keys recovered")
+		}
+	})
+}
+
 // TestKeyAge covers the clocks of the hosts that end switches.
 func TestKeyAge(t *testing.T) {
 	now := time.Now()

@@ -23,7 +23,7 @@ func (k *Keeper) writeChecks() {
 	if failure != "" && len(k.desired.wishes.networks) == 0 {
 		k.health.Set("", health.Firewall, api.Warning, "rules that no network wants could not be removed: "+failure)
 	} else {
-		k.health.Resolve(health.Firewall, "no rules are left that no network wants")
+		k.health.Resolve("", health.Firewall, "no rules are left that no network wants")
 	}
 	for network := range k.desired.present {
 		status, reason := k.desired.verdict(k.desired.wishes.networks[network], failure)
