@@ -226,7 +226,7 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr, asked func() bo
 				a.networks.begin(ctx)
 			}
 			wg.Go(func() { a.keepRegistered(ctx, address, asked) })
-			wg.Go(func() { a.networks.leaveUnwanted(ctx, false) })
+			wg.Go(func() { a.networks.leaveUnwanted(ctx) })
 			a.env.Reports.Health.Resolve("", health.Node, "this host's name is known")
 		case <-left:
 		case <-ctx.Done():

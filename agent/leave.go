@@ -12,14 +12,11 @@ import (
 )
 
 // leaveUnwanted makes this host leave the networks in which an earlier process took part and which the configuration no
-// longer wants. A development agent does not touch them: they belong to the agent whose directory it shares. They also
-// stay if the configuration looks cut off and no operator has confirmed it: see unmanaged.
-func (ns *networks) leaveUnwanted(ctx context.Context, confirmed bool) {
-	if !ns.env.Identity.IsSettled() {
-		return // without this host's name, no lease can be given up
-	}
+// longer wants. Without this host's name, no lease can be given up. A development agent leaves none: they belong to the
+// agent whose directory it shares. They also stay if the configuration looks cut off: see unmanaged.
+func (ns *networks) leaveUnwanted(ctx context.Context) {
 	now := ns.settings.get()
-	if now.Dev || !confirmed && len(ns.settings.unmanaged(now)) > 0 {
+	if !ns.env.Identity.IsSettled() || now.Dev || len(ns.settings.unmanaged(now)) > 0 {
 		return
 	}
 	ns.rememberFiles(now)

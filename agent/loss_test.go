@@ -136,6 +136,37 @@ func TestStartWithoutNetworks(t *testing.T) {
 	}
 }
 
+// TestConfirmedWithoutAName: an operator confirms that networks are to be left before the host knows its name, without
+// which it cannot leave them. It leaves them once it does.
+func TestConfirmedWithoutAName(t *testing.T) {
+	simulated(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a")
+		file := a.config.Networks[0].SubnetFile
+		a.refresh = func() (config.Config, error) { return a.config, nil }
+		a.start().ready()
+		subnet := a.subnet()
+		must(t, a.stop())
+		a.config.NodeName, a.config.Networks, a.catalog = "", nil, &namelessStore{a.registry, "a"}
+		a.registry.SetOne("NodeName", registry.ErrUnavailable)
+		a.start()
+		a.check(health.Network, api.Critical, "takes part in n", "leno reload -force")
+		must(t, errOf(a.client.Reload(t.Context(), true)))
+		a.check(health.Network, api.Warning, "no network is configured")
+		must(t, errOf(a.client.Reload(t.Context(), false))) // as after a rotation of the logs
+		if !exists(file) {
+			t.Error("it was left without a name")
+		}
+		a.registry.SetOne("NodeName", nil)
+		a.applies("zero")
+		eventually(t, func() error {
+			if _, _, there := a.store.Get(leaseKey(subnet)); there || exists(file) || exists(state.Path(a.config.DataDir, "n")) {
+				return errors.New("something is left behind")
+			}
+			return nil
+		})
+	})
+}
+
 // TestStartWithAnEmptyFile: a network whose file is empty at a start stays as it is, next to the networks that run,
 // until an operator removes the file or confirms that the network is to be left.
 func TestStartWithAnEmptyFile(t *testing.T) {

@@ -288,7 +288,7 @@ func (a *Agent) reload(ctx context.Context, request reloadRequest) (api.Reloaded
 		return api.Reloaded{}, err
 	}
 	take()
-	a.settings.set(c)
+	a.settings.set(c, request.confirmed)
 	a.env.Store.Outage.Wake()
 	telemetryErr := a.env.Reports.Telemetry.Reconfigure(telemetryConfig(c, a.process.host))
 	if old.Firewall != c.Firewall {
@@ -303,7 +303,7 @@ func (a *Agent) reload(ctx context.Context, request reloadRequest) (api.Reloaded
 	if telemetryErr != nil {
 		out.Warnings = append(out.Warnings, fmt.Sprintf("telemetry.address cannot be used, trying again: %v", telemetryErr))
 	}
-	a.networks.leaveUnwanted(ctx, request.confirmed) // renetwork leaves the networks that have a runner
+	a.networks.leaveUnwanted(ctx) // renetwork leaves the networks that have a runner
 	out.Warnings = append(out.Warnings, a.networks.apply(ctx, old, c)...)
 	out.Warnings = append(out.Warnings, a.networks.warnDiffering(c)...)
 	a.log.Info("configuration reloaded", "files", c.Files, "changed", optionsOf(changes))
