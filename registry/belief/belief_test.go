@@ -69,9 +69,11 @@ func leaseOf(node, backend, mark string) string {
 	return fmt.Sprintf(`{"node_id":%q,"backend":{"type":%q},"mark":%q}`, node, backend, mark)
 }
 
-// record returns a record that was created at 10, if it was not modified earlier.
+// record returns a record that was created at 10, if it was not modified earlier. Its key is that of its subnet.
 func record(key, value, session string, modified uint64) *Record {
+	subnet, _ := registry.ParseSubnetKey(key)
 	return &Record{Key: key, Value: []byte(value), Lease: registry.Lease{
+		Subnets:     []netip.Prefix{subnet},
 		NodeID:      registry.NodeIDOf([]byte(value)),
 		Backend:     registry.Backend{Type: registry.ReadableLease([]byte(value)).Backend.Type},
 		Session:     session,
@@ -386,7 +388,7 @@ func TestRecordsOfAHost(t *testing.T) {
 			for i, state := range tt.states {
 				var records []*Record
 				for slot, indexes := range state.records {
-					r := record(fmt.Sprint(slot), leaseOf("a", "vxlan", fmt.Sprint(slot)), "s", indexes[1])
+					r := record(keyOf(slot), leaseOf("a", "vxlan", fmt.Sprint(slot)), "s", indexes[1])
 					r.Lease.Slot, r.Lease.CreateIndex = slot, indexes[0]
 					if slot == state.lapsed {
 						r.Lease.Session = ""
@@ -436,7 +438,7 @@ func TestForeignRecords(t *testing.T) {
 		s := newStore()
 		var records []*Record
 		for slot := range uint64(2) {
-			r := record(fmt.Sprint(slot), leaseOf("a", "vxlan", fmt.Sprint(slot)), "s", 10+slot)
+			r := record(keyOf(slot), leaseOf("a", "vxlan", fmt.Sprint(slot)), "s", 10+slot)
 			r.Lease.Foreign, r.Lease.Slot, r.Lease.PublicIPs = true, slot, []netip.Addr{netip.MustParseAddr("192.0.2.9")}
 			records = append(records, r)
 		}
@@ -456,10 +458,10 @@ func TestHintedLoss(t *testing.T) {
 	t.Parallel()
 	s := newStore()
 	s.read(2, 5)
-	later := record("b", leaseOf("a", "vxlan", "later"), registry.UnknownSession, 34)
+	later := record(keyOf(5), leaseOf("a", "vxlan", "later"), registry.UnknownSession, 34)
 	later.Lease.Slot = 5
 	s.Apply([]Change{{Key: later.Key, Index: 34, Record: later}}, nil)
-	earlier := record("a", leaseOf("a", "vxlan", "earlier"), "s", 31)
+	earlier := record(keyOf(2), leaseOf("a", "vxlan", "earlier"), "s", 31)
 	earlier.Lease.Slot = 2
 	s.suspect = true
 	l := s.list(2, 31, earlier)

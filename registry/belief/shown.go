@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -108,7 +109,7 @@ func (b *Belief) Leases() registry.LeaseSet {
 func (b *Belief) rebuild() {
 	s := &b.shown
 	s.order, s.bad, s.isStale = make([]*Record, 0, len(b.known)), 0, false
-	taken := map[uint64]bool{}
+	taken := map[netip.Prefix]bool{}
 	for key, r := range b.known {
 		_, isMissing := b.missing[key]
 		switch {
@@ -117,13 +118,13 @@ func (b *Belief) rebuild() {
 			s.bad++
 		default:
 			s.order = append(s.order, r)
-			taken[r.Lease.Slot] = true
+			taken[r.Lease.Subnet()] = true
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(b.missing)) {
-		if r := b.known[key]; r.Err == nil && !taken[r.Lease.Slot] {
+		if r := b.known[key]; r.Err == nil && !taken[r.Lease.Subnet()] {
 			s.order = append(s.order, r)
-			taken[r.Lease.Slot] = true
+			taken[r.Lease.Subnet()] = true
 		}
 	}
 	slices.SortFunc(s.order, func(a, b *Record) int {

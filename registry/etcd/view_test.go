@@ -115,6 +115,33 @@ func TestVersionsAfterAnotherDefinition(t *testing.T) {
 	}
 }
 
+// TestMissingAfterAnotherPlan: a lost lease is shown after a change of the plan, too, although another host's subnet has
+// the slot there that its own had before.
+func TestMissingAfterAnotherPlan(t *testing.T) {
+	t.Parallel()
+	v := newViewed(t, `{"type":"vxlan","vni":1}`)
+	v.compare(t)
+	flannel := v.tree.Get(v.conn.keys.leases(v.n.Name) + "10.5.20.0-24")
+	v.tree = replica.NewTree(1, 20, []*record{v.tree.Get(v.conn.keys.marker(v.n.Name)), flannel})
+	v.tree.SetBack++
+	if set, _ := v.compare(t); len(set.Leases) != 2 || set.Leases[0].Slot != 10 || !set.Leases[0].Missing {
+		t.Fatalf("%+v", set)
+	}
+	v.n.Plan, _ = registry.Plan{{Prefix: netip.MustParsePrefix("10.4.0.0/15"), SubnetLen: 24}}.Normalize()
+	other := *flannel
+	other.key, other.created, other.modified = v.conn.keys.leases(v.n.Name)+"10.4.10.0-24", 21, 21
+	v.tree = v.tree.Apply(replica.Change[*record]{Key: other.key, Revision: 21, Record: &other})
+	set, _ := v.compare(t)
+	var got []string
+	for _, l := range set.Leases {
+		got = append(got, fmt.Sprint(l.Subnet(), " ", l.Missing))
+	}
+	slices.Sort(got)
+	if want := []string{"10.4.10.0/24 false", "10.5.10.0/24 true", "10.5.20.0/24 false"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // parsing is a reader that counts the records that it parses.
 type parsing struct {
 	reader

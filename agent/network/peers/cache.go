@@ -50,7 +50,7 @@ func (c *peerCache) save(v *View) error {
 		Leases:     []state.PeerLease{},
 	}
 	for _, l := range v.Leases {
-		if l.NodeID == v.Own.NodeID || l.Slot == v.Own.Slot {
+		if l.NodeID == v.Own.NodeID || l.Subnet() == v.Own.Subnet() {
 			continue
 		}
 		record, err := registry.FormatLease(l)

@@ -18,7 +18,7 @@ import (
 func Of(leases []registry.Lease, own registry.Lease, seniority map[netip.Prefix]uint64) []backend.Peer {
 	out := make([]backend.Peer, 0, len(leases))
 	for _, l := range slices.SortedFunc(slices.Values(leases), bySlot) {
-		if l.NodeID == own.NodeID || l.Slot == own.Slot {
+		if l.NodeID == own.NodeID || l.Subnet() == own.Subnet() {
 			continue
 		}
 		rank, ok := seniority[l.Subnet()]

@@ -18,6 +18,8 @@ func TestOf(t *testing.T) {
 	stranger := agenttest.Lease("x", 1, "sx", 9)
 	missing := agenttest.Lease("b", 4, "", 7) // lost by a store that was set back to a time when b was elsewhere
 	missing.Missing = true
+	before := agenttest.Lease("b", 4, "", 7) // lost as well, and read by an earlier plan in which it had our slot
+	before.Slot, before.Missing = own.Slot, true
 	forged := agenttest.Lease("b", 5, "sx", 9) // by another host, in b's name and at its own address
 	forged.PublicIPs = agenttest.Lease("x", 5, "sx", 9).PublicIPs
 	unknown, copied := forged, forged
@@ -30,7 +32,8 @@ func TestOf(t *testing.T) {
 	}{
 		{"none", nil, nil},
 		{"our own lease is never a peer", []registry.Lease{own, moved}, nil},
-		{"nor is the lease of another host on our slot", []registry.Lease{stranger}, nil},
+		{"nor is the lease of another host on our subnet", []registry.Lease{stranger}, nil},
+		{"one of another plan is", []registry.Lease{own, before}, []string{"b 10.5.4.0/24"}},
 		{"others, sorted", []registry.Lease{agenttest.Lease("c", 3, "s", 1), own, agenttest.Lease("b", 2, "s", 1)},
 			[]string{"b 10.5.2.0/24", "c 10.5.3.0/24"}},
 		{"a lapsed lease stays", []registry.Lease{agenttest.Lease("b", 2, "", 1)}, []string{"b 10.5.2.0/24"}},
