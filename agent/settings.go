@@ -13,7 +13,7 @@ import (
 // settings holds the configuration in force. It is safe for concurrent use.
 type settings struct {
 	watchedNetwork func(name string) config.Network // returns this host's part in a network without a block
-	confirmed      atomic.Bool                      // an operator has confirmed a reload that leaves networks
+	confirmed      atomic.Bool                      // an operator has confirmed that this configuration leaves networks
 
 	mu  sync.Mutex
 	now config.Config // replaced by a reload
@@ -52,7 +52,7 @@ func (s *settings) configured(name string) bool {
 
 // unmanaged returns the networks that an earlier process took part in and that a configuration that looks cut off does
 // not name: it takes part in no network, or one of its files is empty and had options before. The agent leaves these
-// networks as they are until an operator confirms a reload. With -dev there are none: another agent may have left them.
+// networks as they are unless an operator has confirmed it. With -dev there are none: another agent may have left them.
 func (s *settings) unmanaged(c config.Config) (names []string) {
 	if c.Dev || s.confirmed.Load() {
 		return nil
@@ -79,9 +79,10 @@ func (s *settings) stands(name string) (local config.Network, ok bool) {
 	return s.watchedNetwork(name), true
 }
 
-// set replaces the configuration in force. An operator may have confirmed it.
-func (s *settings) set(c config.Config, confirmed bool) {
-	s.confirmed.CompareAndSwap(false, confirmed)
+// set replaces the configuration in force. confirmed is whether an operator has confirmed it; a confirmation of the same
+// configuration stays valid.
+func (s *settings) set(c config.Config, confirmed, same bool) {
+	s.confirmed.Store(confirmed || same && s.confirmed.Load())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.now = c
