@@ -79,8 +79,8 @@ func (s *settings) stands(name string) (local config.Network, ok bool) {
 	return s.watchedNetwork(name), true
 }
 
-// set replaces the configuration in force. confirmed is whether an operator has confirmed it; a confirmation of the same
-// configuration stays valid.
+// set replaces the configuration in force. confirmed is whether an operator has confirmed it; if it is the same one as
+// before, an earlier confirmation stays valid.
 func (s *settings) set(c config.Config, confirmed, same bool) {
 	s.confirmed.Store(confirmed || same && s.confirmed.Load())
 	s.mu.Lock()

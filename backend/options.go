@@ -49,8 +49,8 @@ func Normalizer[T any](decode func(json.RawMessage) (T, error)) func(json.RawMes
 	}
 }
 
-// decodeOption decodes a JSON value into the variable at target, a number, text or boolean, which stays as it is if there
-// is an error. A value that is of the right type needs no conversion, which takes more than ten times as long.
+// decodeOption decodes a JSON value into the variable at target, a number, text or boolean, which stays as it is if
+// there is an error. A value of the right type needs no conversion, which takes more than ten times as long.
 func decodeOption(raw json.RawMessage, target any) error {
 	if json.Unmarshal(raw, target) == nil {
 		return nil
