@@ -212,8 +212,10 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr, asked func() bo
 	for {
 		_, _, networksChanged := a.env.Store.Networks.Get()
 		_, _, left := a.env.Left.Get()
-		if named {
-			a.networks.join(ctx)
+		if named && a.networks.join(ctx) {
+			a.env.Reports.Health.Resolve("", health.Node, "this host's name is known")
+		} else if named {
+			a.identity.setCheck("waiting for the list of networks")
 		}
 		select {
 		case err := <-settled:
@@ -227,7 +229,6 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr, asked func() bo
 			}
 			wg.Go(func() { a.keepRegistered(ctx, address, asked) })
 			wg.Go(func() { a.networks.leaveUnwanted(ctx) })
-			a.env.Reports.Health.Resolve("", health.Node, "this host's name is known")
 		case <-left:
 		case <-ctx.Done():
 			return ctx.Err()

@@ -56,11 +56,12 @@ func (ns *networks) begin(ctx context.Context) {
 }
 
 // join starts networks that appeared in the store and that watch_networks includes, and stops the runners of deleted
-// networks that have no block. The runner of one that was defined again goes on by itself.
-func (ns *networks) join(ctx context.Context) {
+// networks that have no block. The runner of one that was defined again goes on by itself. It returns false while a new
+// host does not know its networks, because watch_networks is set and the store has not been read.
+func (ns *networks) join(ctx context.Context) bool {
 	known, ok, _ := ns.env.Store.Networks.Get()
 	if !ok {
-		return
+		return !ns.settings.get().WatchNetworks || len(ns.names()) > 0
 	}
 	for _, n := range known.Set.Networks {
 		if _, runs := ns.get(n.Name); !runs && ns.settings.watched(n.Name) {
@@ -81,6 +82,7 @@ func (ns *networks) join(ctx context.Context) {
 			ns.leave(name)
 		}
 	}
+	return true
 }
 
 // adopt starts runners for the networks of c that have none.

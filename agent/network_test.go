@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/lenonet/leno/agent/config"
+	"github.com/lenonet/leno/agent/health"
 	"github.com/lenonet/leno/agent/state"
 	"github.com/lenonet/leno/agent/telemetry"
 	"github.com/lenonet/leno/api"
@@ -94,4 +95,31 @@ func TestWatchNetworks(t *testing.T) {
 		networks("n")
 		a.ready()
 	})
+}
+
+// TestNewHostWithWatchedNetworks: a new host with watch_networks is not ready before it has read which networks there are
+// and joined them. A store without networks has been read as well.
+func TestNewHostWithWatchedNetworks(t *testing.T) {
+	for name, defined := range map[string]bool{"one network": true, "no network": false} {
+		subtest(t, name, func(t *testing.T) {
+			a := newHost(t, memory.New(), "a")
+			a.config.Networks, a.config.WatchNetworks, a.config.AllowedNetworks = nil, true, []string{"*"}
+			n := registry.Network{Name: "n", Plan: agenttest.Plan(t, "10.5.0.0/22"), Backend: agenttest.Backend(t, "recorder", "")}
+			if defined {
+				must(t, a.store.Client().PutNetwork(t.Context(), n))
+			}
+			a.registry.Set(registry.ErrUnavailable)
+			a.start()
+			a.check(health.Node, api.Critical, "waiting for the list of networks")
+			if a.agent.Ready() {
+				t.Error("ready before the networks are known")
+			}
+			a.registry.Set(nil)
+			a.ready()
+			report, _ := a.agent.env.Reports.Health.Report()
+			if joined := len(report.Networks) == 1; joined != defined || slices.ContainsFunc(report.Checks, func(c api.Check) bool { return c.Name == health.Node }) {
+				t.Errorf("ready with %+v", report)
+			}
+		})
+	}
 }
