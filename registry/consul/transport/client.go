@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -200,6 +201,11 @@ func (t TLS) config(c api.TLSConfig) (*tls.Config, error) {
 	if c.CertFile != "" && c.KeyFile != "" {
 		if _, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile); err != nil { // the next error would not name the files
 			return nil, fmt.Errorf("certificate %s with key %s: %w", c.CertFile, c.KeyFile, err)
+		}
+	}
+	if c.CAFile != "" {
+		if _, err := os.Stat(c.CAFile); err != nil { // the next error would not wrap fs.ErrNotExist
+			return nil, err
 		}
 	}
 	return api.SetupTLSConfig(&c)

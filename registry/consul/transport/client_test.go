@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"net"
 	"os"
 	"strings"
@@ -75,6 +76,23 @@ func TestConnection(t *testing.T) {
 				t.Errorf("the api client was given token %q and file %q", c.config.Token, c.config.TokenFile)
 			}
 		})
+	}
+}
+
+// TestMissingCertificate: the error about a file that does not exist wraps fs.ErrNotExist, also if the environment names it.
+func TestMissingCertificate(t *testing.T) {
+	for _, env := range []map[string]string{
+		{"CONSUL_CACERT": "/nowhere/ca.pem"},
+		{"CONSUL_CAPATH": "/nowhere"},
+		{"CONSUL_CLIENT_CERT": "/nowhere/c.pem", "CONSUL_CLIENT_KEY": "/nowhere/k.pem"},
+	} {
+		clearEnv(t)
+		for name, value := range env {
+			t.Setenv(name, value)
+		}
+		if _, err := New(Config{}); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "/nowhere") {
+			t.Errorf("%v: %v", env, err)
+		}
 	}
 }
 
