@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"reflect"
 	"strings"
 
@@ -33,7 +32,7 @@ func (ns *networks) apply(ctx context.Context, old, c config.Config) (warnings [
 			err := ns.restart(ctx, local)
 			// The old path may be another spelling of this network's current one.
 			if err == nil && ns.subnetFileOf(run.Local().SubnetFile, "") == "" {
-				err = os.Remove(run.Local().SubnetFile)
+				err = state.RemoveSubnetFile(run.Local().SubnetFile)
 			}
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
 				ns.log.Warn("old subnet file could not be removed", "network", name, "error", err)

@@ -95,6 +95,27 @@ func TestSubnetFilesChangePlaces(t *testing.T) {
 	}
 }
 
+// TestReloadKeepsAnotherProgramsFile: a reload that corrects subnet_file leaves the file that another program has written
+// to the old path.
+func TestReloadKeepsAnotherProgramsFile(t *testing.T) {
+	simulated(t, func(t *testing.T) {
+		a := newHost(t, memory.New(), "a")
+		a.registry.Set(registry.ErrUnavailable) // there is no lease, so the agent has not written its own file
+		c, theirs := a.config, a.config.Networks[0].SubnetFile
+		must(t, os.WriteFile(theirs, []byte("FLANNEL_NETWORK=10.9.0.0/16\nFLANNEL_SUBNET=10.9.3.1/24\n"), 0o644))
+		a.start()
+		a.check(health.Network, api.Critical, "")
+		c.Networks = slices.Clone(c.Networks)
+		c.Networks[0].SubnetFile += ".ours"
+		must(t, a.agent.Reload(context.Background(), c))
+		if !exists(theirs) {
+			t.Error("another program's file was removed")
+		}
+		a.registry.Set(nil)
+		a.has(c.Networks[0].SubnetFile, "n")
+	})
+}
+
 // TestSubnetFileMovesWithoutTheStore: a reload that changes subnet_file moves the file at once, although the agent
 // cannot write another one before the store is back.
 func TestSubnetFileMovesWithoutTheStore(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -76,6 +77,15 @@ func ReadSubnetFile(path string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), files.ReadTimeout)
 	defer cancel()
 	return files.Read(ctx, path)
+}
+
+// RemoveSubnetFile removes the file at the path of a subnet file, unless another program has written it.
+func RemoveSubnetFile(path string) error {
+	data, err := ReadSubnetFile(path)
+	if err != nil || !IsSubnetFile(data) {
+		return err
+	}
+	return os.Remove(path)
 }
 
 // SubnetInFile returns the first subnet in a subnet file, or the zero value if there is none. It accepts files that
