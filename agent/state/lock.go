@@ -44,6 +44,7 @@ func LockHost() (unlock func() error, err error) { return patiently(lockHost) }
 func lockHost() (unlock func() error, err error) {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: hostSocket, Net: "unix"})
 	if err == nil {
+		go refuse(l)
 		return l.Close, nil
 	}
 	none := func() error { return nil }
@@ -59,6 +60,22 @@ func lockHost() (unlock func() error, err error) {
 	}
 	return nil, fmt.Errorf("this host is %w%s: stop that one, or run this one in a network namespace of its own",
 		ErrLocked, owner.process())
+}
+
+// refuse ends every connection to the lock until the lock is given up. Without it, those that dialHost has closed would
+// stay in the socket's queue, and once that is full, dialHost fails.
+func refuse(l *net.UnixListener) {
+	for {
+		conn, err := l.Accept()
+		switch {
+		case err == nil:
+			_ = conn.Close() // nothing was sent
+		case errors.Is(err, net.ErrClosed):
+			return
+		default:
+			time.Sleep(lockPause) // no descriptor is free
+		}
+	}
 }
 
 // An Owner holds the lock of LockHost.

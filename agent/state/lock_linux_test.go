@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/internal/testkit/nstest"
+	"github.com/lenonet/leno/internal/testkit/waiting"
 )
 
 func must(t testing.TB, err error) {
@@ -43,6 +44,25 @@ func TestHostIsLocked(t *testing.T) {
 	unlock, err = lock(here)
 	must(t, err)
 	must(t, unlock())
+}
+
+// TestLockOfManyQuestions: those who ask whose lock it is, and leave, do not fill the queue of the lock's socket.
+func TestLockOfManyQuestions(t *testing.T) {
+	nstest.New(t).Do(func() {
+		must(t, os.WriteFile("/proc/sys/net/core/somaxconn", []byte("4"), 0o644)) // of this namespace
+		unlock, err := LockHost()
+		must(t, err)
+		for range 20 {
+			waiting.Eventually(t, func() error {
+				answered, err := dialHost()
+				if err == nil && int(answered.Pid) != os.Getpid() {
+					err = fmt.Errorf("process %d has answered", answered.Pid)
+				}
+				return err
+			})
+		}
+		must(t, unlock())
+	})
 }
 
 // TestLockOfADyingAgent: a lock that is given up a moment later, as that of an agent that was killed while it started a
