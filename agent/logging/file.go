@@ -60,11 +60,12 @@ func (f *file) limit(c config.Log) {
 // reopen opens the file that is at the path now. On an error it keeps the old one.
 func (f *file) reopen() error {
 	info, err := os.Stat(f.path)
+	isNew := errors.Is(err, fs.ErrNotExist)
 	switch {
 	case err == nil && !info.Mode().IsRegular():
 		// Opening a pipe would block, and a device cannot be rotated.
 		return fmt.Errorf("log_file: %s is not a file", f.path)
-	case errors.Is(err, fs.ErrNotExist):
+	case isNew:
 		f.made = true
 		if err := os.MkdirAll(filepath.Dir(f.path), dirMode); err != nil {
 			return fmt.Errorf("log_file: %w", err)
@@ -73,6 +74,9 @@ func (f *file) reopen() error {
 	next, err := os.OpenFile(f.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, fileMode)
 	if err != nil {
 		return fmt.Errorf("log_file: %w", err)
+	}
+	if isNew {
+		_ = next.Chmod(fileMode) // the umask may have taken bits away; some file systems have no modes
 	}
 	if info, err = next.Stat(); err != nil {
 		return errors.Join(fmt.Errorf("log_file: %w", err), next.Close())

@@ -1,6 +1,7 @@
 package logging
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -18,8 +19,6 @@ import (
 // openLog returns a log with a file in a directory that does not exist yet.
 func openLog(t *testing.T, change func(c *config.Log)) (l *Log, path string) {
 	t.Helper()
-	unmasked := unix.Umask(0)
-	defer unix.Umask(unmasked)
 	path = filepath.Join(t.TempDir(), "var/log/leno.log")
 	c := config.Log{Level: "INFO", File: path}
 	if change != nil {
@@ -53,19 +52,25 @@ func rotatedFiles(t *testing.T, path string) []string {
 	return found
 }
 
+// TestFileModes: the umask, such as that of the unit, does not change the mode of a new log file. Another mode, which an
+// operator has set, stays.
 func TestFileModes(t *testing.T) {
+	defer unix.Umask(unix.Umask(0o077))
 	l, path := openLog(t, nil)
 	l.Logger().Info("hello")
-	for _, tt := range []struct {
-		path string
-		mode os.FileMode
-	}{{path, 0o640}, {filepath.Dir(path), 0o750}, {filepath.Dir(filepath.Dir(path)), 0o750}} {
-		if info, err := os.Stat(tt.path); err != nil || info.Mode().Perm() != tt.mode {
-			t.Errorf("%s: %v, %v", tt.path, info.Mode(), err)
-		}
-	}
 	if got := text(t, path); !strings.HasSuffix(got, "[INFO]  leno: hello\n") {
 		t.Errorf("%q", got)
+	}
+	for name, want := range map[string]os.FileMode{filepath.Dir(path): 0o700, path: 0o640} {
+		if info, err := os.Stat(name); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: %v, %v", name, info.Mode(), err)
+		}
+	}
+	if err := errors.Join(os.Chmod(path, 0o644), l.Reopen()); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o644 {
+		t.Errorf("reopened: %v, %v", info.Mode(), err)
 	}
 }
 
