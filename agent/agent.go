@@ -188,26 +188,10 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr, asked func() bo
 	defer cancel()
 	defer a.networks.stopAll()
 
-	if err := a.identity.lock(ctx); err != nil {
-		return err
-	}
-	a.log.Info("agent started", "version", a.o.Version, "http", address.String(),
-		"registry", a.o.RegistryName, "node_id", a.self().NodeID)
-	a.env.Reports.Events.Add(api.Event{
-		Kind:     api.EventAgent,
-		Severity: api.Info,
-		Message:  "agent started, version " + a.process.version,
-	})
-	a.env.Rules.Keeper.Remember(a.env.Datapaths.Backends, a.settings.get().DataDir, a.settings.stands)
-	a.networks.expectRules(ctx)
-	if a.env.Identity.NodeID() != "" {
-		a.networks.begin(ctx)
-		a.identity.setCheck(health.Starting)
-	}
-	// settleIdentity may have to wait for the store. An operator may correct the configuration during that time, so it
-	// must not block the loop below, which handles reloads.
-	settled := make(chan error, 1)
-	wg.Go(func() { settled <- a.identity.settle(ctx) })
+	// lock and settle may have to wait for the state directory and for the store. An operator may correct the
+	// configuration during that time, so they must not block the loop below, which handles reloads.
+	locked, settled := make(chan error, 1), make(chan error, 1)
+	wg.Go(func() { locked <- a.identity.lock(ctx) })
 	named := false
 	for {
 		_, _, networksChanged := a.env.Store.Networks.Get()
@@ -218,6 +202,24 @@ func (a *Agent) supervise(ctx context.Context, address net.Addr, asked func() bo
 			a.identity.setCheck("waiting for the list of networks")
 		}
 		select {
+		case err := <-locked:
+			if err != nil {
+				return err
+			}
+			a.log.Info("agent started", "version", a.o.Version, "http", address.String(),
+				"registry", a.o.RegistryName, "node_id", a.self().NodeID)
+			a.env.Reports.Events.Add(api.Event{
+				Kind:     api.EventAgent,
+				Severity: api.Info,
+				Message:  "agent started, version " + a.process.version,
+			})
+			a.env.Rules.Keeper.Remember(a.env.Datapaths.Backends, a.settings.get().DataDir, a.settings.stands)
+			a.networks.expectRules(ctx)
+			if a.env.Identity.NodeID() != "" {
+				a.networks.begin(ctx)
+				a.identity.setCheck(health.Starting)
+			}
+			wg.Go(func() { settled <- a.identity.settle(ctx) })
 		case err := <-settled:
 			if err != nil {
 				return err

@@ -1,11 +1,13 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,7 +30,8 @@ func (h *host) over(check string) int {
 }
 
 // TestDataDirIsWaitedFor: an agent whose state directory cannot be used says so over its API and goes on as soon as it
-// can. It logs one line at the beginning and one at the end, however often it has tried.
+// can. It logs one line at the beginning and one at the end, however often it has tried. Until then, it takes over
+// configurations.
 func TestDataDirIsWaitedFor(t *testing.T) {
 	simulated(t, func(t *testing.T) {
 		a := newHost(t, memory.New(), "a")
@@ -36,6 +39,14 @@ func TestDataDirIsWaitedFor(t *testing.T) {
 		must(t, os.WriteFile(dir, nil, 0o600))
 		a.start()
 		a.check(health.DataDir, api.Critical, "not a directory")
+		c := a.config
+		c.Networks = append(slices.Clone(c.Networks), a.second())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		must(t, a.agent.Reload(ctx, c))
+		if got := a.agent.self().Networks; len(got) != 0 {
+			t.Errorf("networks %v without a state directory", got)
+		}
 		// The obstacle changes, so that another attempt can be seen.
 		must(t, os.Remove(dir))
 		must(t, os.MkdirAll(filepath.Join(dir, "lock"), 0o755))
@@ -53,6 +64,9 @@ func TestDataDirIsWaitedFor(t *testing.T) {
 		must(t, os.Remove(filepath.Join(dir, "node-id")))
 		a.ready()
 		a.check(health.DataDir, api.Passing)
+		if got := a.agent.self().Networks; len(got) != 2 {
+			t.Errorf("networks %v, want those of the new configuration", got)
+		}
 		if begun, over := a.begun(health.DataDir), a.over(health.DataDir); begun != 1 || over != 1 {
 			t.Errorf("%d lines about the beginning, %d about the end", begun, over)
 		}
