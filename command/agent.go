@@ -107,24 +107,38 @@ func (a *agentCommand) run(ctx context.Context) error {
 	}
 	logConfig(logger, c)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	message := "stopping, packets keep flowing"
+	if c.Dev {
+		message = "stopping, removing the networks"
+	}
+	tell := func(s os.Signal) { logger.Info(message, "signal", s.String()) }
+	return obey(ctx, signals, tell, daemonAgent.Run, func(ctx context.Context) { reload(ctx, logger, daemonAgent) })
+}
+
+// obey runs an agent until it has ended, and does what signals ask for. It calls tell when the agent is to stop. After
+// a second signal to stop, it waits for neither run nor reload.
+func obey(
+	ctx context.Context, signals <-chan os.Signal, tell func(os.Signal),
+	run func(context.Context) error, reload func(context.Context),
+) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	done := make(chan error, 1)
-	go func() { done <- daemonAgent.Run(ctx) }()
+	go func() { done <- run(ctx) }()
 	// All signals that arrive during a reload cause one more reload, because the files may have
 	// changed after they were read.
 	wanted := make(chan struct{}, 1)
 	var reloads sync.WaitGroup
 	reloads.Go(func() {
 		for range wanted {
-			reload(ctx, logger, daemonAgent)
+			reload(ctx)
 		}
 	})
-	defer reloads.Wait()
-	defer close(wanted)
 	for stopping := false; ; {
 		select {
 		case err := <-done:
+			close(wanted)
+			reloads.Wait()
 			return err
 		case s := <-signals:
 			switch {
@@ -135,13 +149,10 @@ func (a *agentCommand) run(ctx context.Context) error {
 				}
 			case s == syscall.SIGHUP:
 			case stopping:
+				close(wanted)
 				return errors.New("a second signal ended the agent before it had stopped")
 			default:
-				message := "stopping, packets keep flowing"
-				if c.Dev {
-					message = "stopping, removing the networks"
-				}
-				logger.Info(message, "signal", s.String())
+				tell(s)
 				stopping = true
 				stop()
 			}
