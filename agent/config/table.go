@@ -137,7 +137,7 @@ func (t *TLS) settings(server string) []Setting {
 		{Name: "ca_file", Field: text(&t.CAFile, ""), Restart: openConnections,
 			Text: "Verifies " + server + "'s certificate. `\"\"`: the system's list of authorities."},
 		{Name: "cert_file", Field: text(&t.CertFile, ""), Restart: openConnections,
-			Text: "The client certificate for " + server + " and its key. Set both options together."},
+			Text: "The client certificate for " + server + " and its key, read for each connection. Set both together."},
 		{Name: "key_file", Field: text(&t.KeyFile, ""), Restart: openConnections},
 		{Name: "server_name", Field: text(&t.ServerName, ""), Restart: openConnections,
 			Text: "The name expected in " + server + "'s certificate. `\"\"`: the host of the address."},

@@ -78,7 +78,7 @@ type Config struct {
 	Linger  time.Duration // how long a replaced token is kept; default DefaultLinger
 }
 
-// TLS names PEM files and the server's expected name.
+// TLS names PEM files and the server's expected name. Each connection reads the client's certificate and key again.
 type TLS struct {
 	CAFile     string
 	CertFile   string
@@ -198,9 +198,16 @@ func (t TLS) config(c api.TLSConfig) (*tls.Config, error) {
 	c.CAFile = cmp.Or(t.CAFile, c.CAFile)
 	c.CertFile = cmp.Or(t.CertFile, c.CertFile)
 	c.KeyFile = cmp.Or(t.KeyFile, c.KeyFile)
-	if c.CertFile != "" && c.KeyFile != "" {
-		if _, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile); err != nil { // the next error would not name the files
+	load := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
+		if err != nil { // it does not name the files
 			return nil, fmt.Errorf("certificate %s with key %s: %w", c.CertFile, c.KeyFile, err)
+		}
+		return &pair, nil
+	}
+	if c.CertFile != "" && c.KeyFile != "" {
+		if _, err := load(nil); err != nil {
+			return nil, err
 		}
 	}
 	if c.CAFile != "" {
@@ -208,7 +215,11 @@ func (t TLS) config(c api.TLSConfig) (*tls.Config, error) {
 			return nil, err
 		}
 	}
-	return api.SetupTLSConfig(&c)
+	out, err := api.SetupTLSConfig(&c)
+	if err == nil && c.CertFile != "" {
+		out.GetClientCertificate = load
+	}
+	return out, err
 }
 
 func (c *Client) newAPI() (*api.Client, error) {

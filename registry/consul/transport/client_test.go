@@ -2,10 +2,22 @@ package transport
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"errors"
+	"fmt"
 	"io/fs"
+	"math/big"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -118,5 +130,56 @@ func TestDial(t *testing.T) {
 		if err = Classify(err); !errors.Is(err, registry.ErrUnavailable) || !strings.Contains(err.Error(), refused.Error()) || got != want {
 			t.Errorf("%s: dialled %q, want %q; error %v", give, got, want, err)
 		}
+	}
+}
+
+// TestRenewedCertificate: a connection presents the client certificate that is in the file when it is opened.
+func TestRenewedCertificate(t *testing.T) {
+	clearEnv(t)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "%q", r.TLS.PeerCertificates[0].Subject.CommonName) // as the address of the leader
+	}))
+	server.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
+	server.Config.SetKeepAlivesEnabled(false)
+	server.StartTLS()
+	defer server.Close()
+	dir := t.TempDir()
+	files := TLS{CAFile: filepath.Join(dir, "ca.pem"), CertFile: filepath.Join(dir, "c.pem"), KeyFile: filepath.Join(dir, "k.pem")}
+	write := func(path, kind string, der []byte) {
+		t.Helper()
+		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	issue := func(name string) {
+		t.Helper()
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}}
+		certificate, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+		secret, keyErr := x509.MarshalPKCS8PrivateKey(key)
+		if err := errors.Join(err, keyErr); err != nil {
+			t.Fatal(err)
+		}
+		write(files.CertFile, "CERTIFICATE", certificate)
+		write(files.KeyFile, "PRIVATE KEY", secret)
+	}
+	write(files.CAFile, "CERTIFICATE", server.Certificate().Raw)
+	issue("first")
+	client, err := New(Config{Address: server.URL, TLS: files})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"first", "second"} {
+		issue(want)
+		if got, err := client.API.Status().Leader(); got != want || err != nil {
+			t.Errorf("presented %q, %v, want %q", got, err, want)
+		}
+	}
+	write(files.CertFile, "CERTIFICATE", nil)
+	if _, err := client.API.Status().Leader(); err == nil || !strings.Contains(err.Error(), files.CertFile) {
+		t.Errorf("a file that is no certificate: %v", err)
 	}
 }
