@@ -21,8 +21,9 @@ func LeaveSaved(ctx context.Context, deps *Deps, c config.Config, local config.N
 }
 
 // A removal removes everything of a network from this host: datapath, rules, files and, if release is set, the lease.
-// The lease is released last, so that no other host gets the subnet while packets still flow here. As long as the
-// datapath cannot be removed, the state file stays, too: it says what to remove.
+// The lease is released last, so that no other host gets the subnet while packets still flow here or containers get
+// addresses of it. As long as the datapath or the subnet file cannot be removed, the state file stays, too: it says
+// what to remove.
 type removal struct {
 	*Runner
 	release bool
@@ -32,7 +33,7 @@ type removal struct {
 // newRemoval returns the removal of a runner's network.
 func newRemoval(r *Runner, release bool) *removal { return &removal{r, release, savedState(r.state)} }
 
-// leave removes the network, and retries for leaveTimeout if the datapath cannot be removed. After that, the next start
+// leave removes the network, and retries for leaveTimeout what cannot be removed. After that, the next start
 // or reload without the network finds the state file. ctx may have ended.
 func (r *removal) leave(ctx context.Context) {
 	if r.tearDown(ctx) == nil {
@@ -43,7 +44,7 @@ func (r *removal) leave(ctx context.Context) {
 	r.retry(ctx)
 }
 
-// leaveDeleted removes a deleted network, and retries until ctx ends if the datapath cannot be removed. The lease does
+// leaveDeleted removes a deleted network, and retries until ctx ends what cannot be removed. The lease does
 // not wait for that: without a definition, no other host can get the subnet, and none would remove the record if this
 // host ended before.
 func (r *removal) leaveDeleted(ctx context.Context) {
@@ -54,26 +55,23 @@ func (r *removal) leaveDeleted(ctx context.Context) {
 		r.report.Log().Error("lease was not released", "error", err)
 	}
 	r.release = false
-	r.report.SetState("deleted, its datapath is being removed")
+	r.report.SetState("deleted, being removed from this host")
 	r.retry(ctx)
 }
 
-// tearDown removes everything once. It continues after failures and logs them. It returns an error if the datapath is
-// left, for retry. The lease has a time limit of its own, so that a store that hangs does not use up the time for the
-// datapath. ctx may have ended.
+// tearDown removes everything once. It continues after failures and logs them. It returns the errors of removeUse, for
+// retry. The lease has a time limit of its own, so that a store that hangs does not use up the time for the datapath.
+// ctx may have ended.
 func (r *removal) tearDown(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
 	here, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
-	left := r.datapath.Remove(here, r.before, nil)
-	errs := []error{left}
 	if r.before.Refused != nil {
 		r.withdrawn.add(r.before.Refused)
 	}
-	known := rememberedDefinition(r.config, r.local.Name)
-	errs = append(errs, r.withdrawn.end(here, nil, known != nil && known.Network.Encryption != ""))
+	left := r.removeUse(here)
 	r.deps.Rules.Foreign.Drop(r.local.Name)
-	errs = append(errs, r.deps.Rules.Keeper.Drop(here, r.local.Name), r.file.remove(r.before.SubnetFile))
+	errs := []error{left, r.deps.Rules.Keeper.Drop(here, r.local.Name)}
 	if left == nil {
 		errs = append(errs, r.finish(ctx))
 	}
@@ -93,15 +91,26 @@ func (r *removal) tearDown(ctx context.Context) error {
 	return left
 }
 
-// retry tries to remove the datapath that tearDown has left, until that succeeds or ctx ends. Then it removes the rest.
+// removeUse removes what uses the subnet: the subnet file first, so that no container gets an address of it, then the
+// datapath, and what refuses packets to it.
+func (r *removal) removeUse(ctx context.Context) error {
+	known := rememberedDefinition(r.config, r.local.Name)
+	return errors.Join(
+		r.file.remove(r.before.SubnetFile),
+		r.datapath.Remove(ctx, r.before, nil),
+		r.withdrawn.end(ctx, nil, known != nil && known.Network.Encryption != ""),
+	)
+}
+
+// retry tries to remove what tearDown has left, until that succeeds or ctx ends. Then it removes the rest.
 func (r *removal) retry(ctx context.Context) {
 	ctx, done := context.WithCancel(ctx)
 	defer done()
 	_ = r.datapath.KeepRefused(ctx, nil, func(ctx context.Context) error { // ends with ctx
-		if err := r.datapath.Remove(ctx, r.before, nil); err != nil {
+		if err := r.removeUse(ctx); err != nil {
 			return err
 		}
-		r.report.Log().Info("datapath is removed")
+		r.report.Log().Info("datapath and subnet file are removed")
 		if err := r.finish(ctx); err != nil {
 			r.report.Log().Error("network was not removed completely", "error", err)
 		}
@@ -110,7 +119,7 @@ func (r *removal) retry(ctx context.Context) {
 	})
 }
 
-// finish removes what stays until the datapath is removed: the network's files and, if release is set, the lease. The
+// finish removes what stays until removeUse has succeeded: the network's files and, if release is set, the lease. The
 // files include those that a killed process left unfinished and those that a process set aside because it could not
 // parse them.
 func (r *removal) finish(ctx context.Context) error {

@@ -91,60 +91,70 @@ func TestTearDown(t *testing.T) {
 	}
 }
 
-// TestLeavingIsRetried: a datapath that cannot be removed is removed later, whatever made the host leave. Until then, its
-// state stays, and its lease unless the network is deleted.
+// TestLeavingIsRetried: a datapath or a subnet file that cannot be removed is removed later, whatever made the host leave.
+// Until then, the state stays, and the lease unless the network is deleted.
 func TestLeavingIsRetried(t *testing.T) {
-	stop := func(a *member) {
+	stop := func(a *member, _ string) {
 		a.run.SetEnding(Leave)
 		go a.stop()
 	}
 	for _, tt := range []struct {
 		name   string
-		leave  func(a *member)
+		leave  func(a *member, says string)
 		record bool // whether the lease stays
 		shows  bool // whether a check shows it
 		fails  time.Duration
 	}{
-		{"released", func(a *member) {
+		{"released", func(a *member, says string) {
 			err := a.run.Release(a.t.Context(), a.registry.As(""))
-			if err == nil || !strings.Contains(err.Error(), "the lease was released, but") || !strings.Contains(err.Error(), "no such device") {
+			if err == nil || !strings.Contains(err.Error(), "the lease was released, but") || !strings.Contains(err.Error(), says) {
 				a.t.Errorf("the request was answered with %v", err)
 			}
 		}, false, true, time.Hour},
-		{"deleted", func(a *member) { a.remove() }, false, true, time.Hour},
+		{"deleted", func(a *member, _ string) { a.remove() }, false, true, time.Hour},
 		{"stopped", stop, true, true, leaveTimeout / 2},
 		{"stopped, and started without the network", stop, true, false, 2 * leaveTimeout},
 	} {
-		simulated(t, tt.name, func(t *testing.T) {
-			a := newMember(t, memory.New(), "a")
-			a.config.Lease.TTL = time.Minute
-			a.start().ready()
-			subnet := a.subnet()
-			a.applies(a.with())
-			a.kernel.setFail(errors.New("no such device"))
-			tt.leave(a)
-			time.Sleep(tt.fails)
-			if tt.shows {
-				a.check(health.Routes, api.Critical, "no such device")
-			}
-			if !exists(state.Path(a.config.DataDir, "n")) || exists(a.config.Networks[0].SubnetFile) {
-				t.Error("there is no state file, or still a subnet file")
-			}
-			if _, _, found := a.store.Get(leaseKey(subnet)); found != tt.record {
-				t.Errorf("the store has a record: %t", found)
-			}
-			a.kernel.setFail(nil)
-			if tt.fails > leaveTimeout && tt.record {
-				LeaveSaved(t.Context(), a.deps, a.config, a.config.Networks[0])
-			}
-			a.applies("zero")
-			agenttest.Eventually(t, func() error {
-				if _, _, found := a.store.Get(leaseKey(subnet)); found || exists(state.Path(a.config.DataDir, "n")) || a.reason(health.Routes) != "" {
-					return fmt.Errorf("the store has a record: %t; or the state stays", found)
+		for _, stays := range []string{"datapath", "subnet file"} {
+			simulated(t, tt.name+", "+stays, func(t *testing.T) {
+				a := newMember(t, memory.New(), "a")
+				a.config.Lease.TTL = time.Minute
+				a.start().ready()
+				subnet := a.subnet()
+				a.applies(a.with())
+				says, path := "no such device", a.config.Networks[0].SubnetFile
+				unfinished := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".1")
+				if stays == "datapath" {
+					a.kernel.setFail(errors.New(says))
+				} else { // a directory that is not empty, in the place of a file that a killed process had begun
+					says = unfinished
+					must(t, os.MkdirAll(filepath.Join(unfinished, "x"), 0o700))
 				}
-				return nil
+				tt.leave(a, says)
+				time.Sleep(tt.fails)
+				if tt.shows {
+					a.check(health.Routes, api.Critical, says)
+				}
+				if !exists(state.Path(a.config.DataDir, "n")) || exists(path) {
+					t.Error("there is no state file, or still a subnet file")
+				}
+				if _, _, found := a.store.Get(leaseKey(subnet)); found != tt.record {
+					t.Errorf("the store has a record: %t", found)
+				}
+				a.kernel.setFail(nil)
+				must(t, os.RemoveAll(unfinished))
+				if tt.fails > leaveTimeout && tt.record {
+					LeaveSaved(t.Context(), a.deps, a.config, a.config.Networks[0])
+				}
+				a.applies("zero")
+				agenttest.Eventually(t, func() error {
+					if _, _, found := a.store.Get(leaseKey(subnet)); found || exists(state.Path(a.config.DataDir, "n")) || a.reason(health.Routes) != "" {
+						return fmt.Errorf("the store has a record: %t; or the state stays", found)
+					}
+					return nil
+				})
 			})
-		})
+		}
 	}
 }
 
