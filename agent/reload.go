@@ -275,7 +275,11 @@ func (a *Agent) prepareCertificates(ctx context.Context, now config.Config) (pre
 func (a *Agent) reload(ctx context.Context, request reloadRequest) (api.Reloaded, error) {
 	old, c := a.settings.get(), request.config
 	if !request.confirmed {
-		if err := checkLoss(old, c, a.networks.names()); err != nil {
+		names := a.networks.names()
+		if len(names) == 0 && !old.Dev { // the agent may have begun none yet
+			names = state.Networks(old.DataDir)
+		}
+		if err := checkLoss(old, c, names); err != nil {
 			return api.Reloaded{}, err
 		}
 	}

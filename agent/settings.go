@@ -82,9 +82,9 @@ func (s *settings) stands(name string) (local config.Network, ok bool) {
 // set replaces the configuration in force. confirmed is whether an operator has confirmed it; if it is the same one as
 // before, an earlier confirmation stays valid.
 func (s *settings) set(c config.Config, confirmed, same bool) {
-	s.confirmed.Store(confirmed || same && s.confirmed.Load())
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.confirmed.Store(confirmed || same && s.confirmed.Load())
 	s.now = c
 }
 

@@ -55,17 +55,22 @@ func rotatedFiles(t *testing.T, path string) []string {
 // TestFileModes: the umask, such as that of the unit, does not change the mode of a new log file. Another mode, which an
 // operator has set, stays.
 func TestFileModes(t *testing.T) {
-	defer unix.Umask(unix.Umask(0o077))
-	l, path := openLog(t, nil)
-	l.Logger().Info("hello")
-	if got := text(t, path); !strings.HasSuffix(got, "[INFO]  leno: hello\n") {
-		t.Errorf("%q", got)
-	}
-	for name, want := range map[string]os.FileMode{filepath.Dir(path): 0o700, path: 0o640} {
-		if info, err := os.Stat(name); err != nil || info.Mode().Perm() != want {
-			t.Errorf("%s: %v, %v", name, info.Mode(), err)
+	defer unix.Umask(unix.Umask(0))
+	for _, umask := range []int{0, 0o077} {
+		unix.Umask(umask)
+		l, path := openLog(t, nil)
+		l.Logger().Info("hello")
+		if got := text(t, path); !strings.HasSuffix(got, "[INFO]  leno: hello\n") {
+			t.Errorf("%q", got)
+		}
+		dir := os.FileMode(0o750 &^ umask)
+		for name, want := range map[string]os.FileMode{path: 0o640, filepath.Dir(path): dir, filepath.Dir(filepath.Dir(path)): dir} {
+			if info, err := os.Stat(name); err != nil || info.Mode().Perm() != want {
+				t.Errorf("umask %o: %s: %v, %v", umask, name, info.Mode(), err)
+			}
 		}
 	}
+	l, path := openLog(t, nil)
 	if err := errors.Join(os.Chmod(path, 0o644), l.Reopen()); err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/agent/flapping"
 	"github.com/lenonet/leno/agent/retry"
@@ -99,14 +100,17 @@ func (k *Keeper) look(ctx context.Context, changed bool) {
 }
 
 // apply reads the rules and writes what differs. Rules that stay although no network is left are a fault, too, which is
-// tried again, but no error of the caller. The caller holds the writer's lock.
+// tried again, but no error of the caller. Without rights nobody knows whether there are any. The caller holds the
+// writer's lock.
 func (k *Keeper) apply(ctx context.Context) error {
 	want, tried := k.desired.begin()
 	started := time.Now()
 	report, err := k.writer.firewall.Apply(ctx, want)
 	fault := err
 	if err == nil && len(want.Networks) == 0 {
-		fault = errors.Join(report.Leftover, report.Unguarded)
+		if fault = errors.Join(report.Leftover, report.Unguarded); errors.Is(fault, unix.EPERM) {
+			fault = nil
+		}
 	}
 	k.desired.mu.Lock()
 	defer k.desired.mu.Unlock()

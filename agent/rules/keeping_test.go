@@ -3,6 +3,7 @@ package rules
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
 
 	"github.com/lenonet/leno/agent/config"
 	"github.com/lenonet/leno/agent/firewall"
@@ -165,6 +167,21 @@ func TestRemovalTriedAgain(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestRemovalWithoutRights: an agent without rights, which has networks of `alloc` only, does not say that rules are left:
+// it cannot know.
+func TestRemovalWithoutRights(t *testing.T) {
+	r := &recorder{}
+	running(t, r, time.Hour, func(t *testing.T, k *Keeper, board *health.Board) {
+		r.set(func(r *recorder) { r.report = firewall.Report{Leftover: fmt.Errorf("look: %w", unix.EPERM)} })
+		must(t, k.Drop(t.Context(), "n"))
+		looks := r.looks()
+		pass(30 * time.Minute)
+		if got := check(board, "", health.Firewall); got != "" || r.looks() != looks {
+			t.Errorf("check %q, %d looks", got, r.looks()-looks)
+		}
+	})
 }
 
 // What failed waits for its time, whatever other programs change; other wishes do not.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -366,11 +367,15 @@ func (all drifts) meddle(f hostFault) error {
 	if f.batch != "" {
 		command = []string{"sh", "-ec", "ip -batch - <<'END'\n" + f.batch + "\nEND"}
 	}
-	if _, err := h.Exec(w.Ctx, command...); err != nil {
+	// The agent is stopped, so that it sees the end of a batch only, however busy the machine is.
+	w.Must(h.Agent().Signal(syscall.SIGSTOP))
+	_, err := h.Exec(w.Ctx, command...)
+	w.Must(h.Agent().Signal(syscall.SIGCONT))
+	if err != nil {
 		return err
 	}
 	started := time.Now()
-	err := lab.WaitFor(w.Ctx, "it to be right again", func(ctx context.Context) error {
+	err = lab.WaitFor(w.Ctx, "it to be right again", func(ctx context.Context) error {
 		if err := all.logged(f, from); err != nil {
 			return err
 		}

@@ -39,7 +39,7 @@ func TestStores(t *testing.T) {
 			if result.Lost() != 0 {
 				t.Errorf("%s: %d of %d packets were lost, the longest gap was %s", step, result.Lost(), result.Sent, result.Gap)
 			}
-			streams[i], err = containers[i].StartEchoes(w.ctx, containers[(i+1)%3].Addrs[0], 10*time.Millisecond)
+			streams[i], err = containers[i].SendEchoes(containers[(i+1)%3].Addrs[0], 10*time.Millisecond)
 			w.must(err)
 		}
 	}

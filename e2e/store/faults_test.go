@@ -163,8 +163,15 @@ func TestStrangerTakesMAC(t *testing.T) {
 		mac = found[1]
 		return nil
 	})
-	w.WaitPeers(a, "default", 3)
-	w.WaitPeers(b, "default", 3)
+	now := w.Subnet(victim, "default")
+	for _, h := range []*lab.Host{a, b} {
+		w.Eventually("the routes of "+h.Name+" to follow", func(context.Context) error {
+			if routes := fmt.Sprint(w.Routes(h)); !strings.Contains(routes, now.String()) || strings.Contains(routes, subnet.String()) {
+				return errors.New(routes)
+			}
+			return nil
+		})
+	}
 	ignored := func(h *lab.Host) {
 		t.Helper()
 		w.Eventually("the stranger to be left out on "+h.Name, func(ctx context.Context) error {
