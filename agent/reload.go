@@ -275,11 +275,8 @@ func (a *Agent) prepareCertificates(ctx context.Context, now config.Config) (pre
 func (a *Agent) reload(ctx context.Context, request reloadRequest) (api.Reloaded, error) {
 	old, c := a.settings.get(), request.config
 	if !request.confirmed {
-		names := a.networks.names()
-		if len(names) == 0 && !old.Dev { // the agent may have begun none yet
-			names = state.Networks(old.DataDir)
-		}
-		if err := checkLoss(old, c, names); err != nil {
+		saved := state.Networks(old.DataDir) // which may not have begun
+		if err := checkLoss(old, c, append(a.networks.names(), saved...)); err != nil {
 			return api.Reloaded{}, err
 		}
 	}

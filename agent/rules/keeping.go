@@ -100,8 +100,8 @@ func (k *Keeper) look(ctx context.Context, changed bool) {
 }
 
 // apply reads the rules and writes what differs. Rules that stay although no network is left are a fault, too, which is
-// tried again, but no error of the caller. Without rights nobody knows whether there are any. The caller holds the
-// writer's lock.
+// tried again, but no error of the caller; without rights, the agent cannot know of any. The caller holds the writer's
+// lock.
 func (k *Keeper) apply(ctx context.Context) error {
 	want, tried := k.desired.begin()
 	started := time.Now()
