@@ -188,8 +188,8 @@ func (c *checker) recovery(s Silence, other, network string) time.Duration {
 
 // excused reports whether a packet may be lost: one end was cut off, was given up, or had another
 // subnet by then, so that its container had to be replaced; or it was silent, and does not know yet
-// that the other one, which had been given up, is back; or the fault of a host's network takes the packet. Where agents
-// forward packets themselves, the agent of one end may also have been down.
+// that the other one, which had been given up, is back, or that one of them has another address; or the fault of a host's
+// network takes the packet. Where agents forward packets themselves, the agent of one end may also have been down.
 func (c *checker) excused(l Loss) bool {
 	for _, ends := range [][2]string{{l.From, l.To}, {l.To, l.From}} {
 		node, other := ends[0], ends[1]
@@ -201,7 +201,8 @@ func (c *checker) excused(l Loss) bool {
 			return true
 		}
 		for _, s := range c.silent[node] {
-			if s.From <= l.At && c.out(other, s.From) && c.lasts(node, s.Span, Span{l.At, l.At}) {
+			knowsNot := c.out(other, s.From) || stopsAgent(s.Why) && (c.changesAddress(node, s.Span) || c.changesAddress(other, s.Span))
+			if s.From <= l.At && knowsNot && c.lasts(node, s.Span, Span{l.At, l.At}) {
 				return true
 			}
 			if l.At < s.From-inFlight || s.To != forever && l.At > s.To+c.recovery(s, other, l.Network) {

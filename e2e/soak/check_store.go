@@ -286,8 +286,12 @@ var (
 	reason = regexp.MustCompile(` \([^)]*\)`)
 )
 
-// pathKnown is how long it takes until an agent has tested a path often enough to say that it is whole again.
-const pathKnown = 15 * time.Second
+const (
+	// pathKnown is how long it takes until an agent has tested a path often enough to say that packets arrive again.
+	pathKnown = 15 * time.Second
+	// lossKnown is the same until it says that none is lost.
+	lossKnown = time.Minute
+)
 
 // peerAway reports whether a claim warns only of what a disturbed host or its peers cause: there is no handshake with them,
 // or packets to them are lost, or were until a short time ago. A host that reaches none of its peers is critical.
@@ -307,6 +311,9 @@ func (c *checker) peerAway(l Claim) bool {
 			names = named[1]
 		case l.Trouble[at[2]:at[3]] == "paths" && lostTo.MatchString(text):
 			names, since.From = reason.ReplaceAllString(lostTo.FindStringSubmatch(text)[1], ""), l.From-pathKnown
+			if strings.Contains(text, " of the last ") {
+				since.From = l.From - lossKnown
+			}
 			if c.disturbed(l.Node, since) {
 				continue
 			}

@@ -650,6 +650,12 @@ func TestCheck(t *testing.T) {
 				c.Status, c.Trouble = "warning", "paths warning: packets are lost to 1 of 2 hosts: b (no packet is answered)"
 			})
 		}, []Rule{NotRecovered}},
+		"some of the latest packets to a peer that was cut off were lost": {func(s *story) {
+			s.silence("b", 20, 30, CutHost)
+			s.claims("a", 55, 56, func(c *Claim) {
+				c.Status, c.Trouble = "warning", "paths warning: packets are lost to 1 of 2 hosts: b (4 of the last 20 packets were lost)"
+			})
+		}, nil},
 		"packets are lost to one peer that is cut off, and one that is not": {func(s *story) {
 			s.silence("b", 20, 30, CutHost)
 			s.claims("a", 28, 34, func(c *Claim) {
@@ -886,6 +892,16 @@ func TestCheck(t *testing.T) {
 			s.mute("a", 25, 45)
 			s.Losses = []Loss{{"n", "a", "b", sec(40), false}}
 		}, nil},
+		"a ping is lost after an address changed while the other one's agent was stopped": {func(s *story) {
+			s.silence("b", 11, 11.1, ChangeAddress)
+			s.silence("a", 10, 28, StopPastTTL)
+			s.mute("a", 10, 28)
+			s.Losses = []Loss{{"n", "a", "b", sec(27), false}, {"n", "b", "a", sec(29), false}}
+		}, nil},
+		"a ping is lost long after an address changed": {func(s *story) {
+			s.silence("b", 11, 11.1, ChangeAddress)
+			s.Losses = []Loss{{"n", "a", "b", sec(46), false}}
+		}, []Rule{PingLost}},
 		"a ping is lost to a host that came back": {func(s *story) {
 			givenUp(s)
 			s.Losses = []Loss{{"n", "a", "b", sec(40), false}}
