@@ -162,8 +162,9 @@ func TestOldView(t *testing.T) {
 	}
 
 	// Neither of these writes is in the directory of changes.
-	taken, reserved := n.Plan.Subnets(50)[0], n.Plan.Subnets(60)[0]
-	fillSlot(t, s, n, 50)
+	free := slices.DeleteFunc([]uint64{50, 51, 52}, func(slot uint64) bool { return slot == moved.Slot })
+	taken, reserved := n.Plan.Subnets(free[0])[0], n.Plan.Subnets(free[1])[0]
+	fillSlot(t, s, n, free[0])
 	r := registry.Reservation{Network: n.Name, Subnet: reserved, Node: "other"}
 	if err := other.AddReservation(testContext(t), n, r, false); err != nil {
 		t.Fatal(err)
