@@ -4,9 +4,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 
 	"github.com/lenonet/leno/internal/testkit/owned"
 	"github.com/lenonet/leno/internal/testkit/programs"
@@ -96,8 +99,16 @@ func FindAgent(leno string) string { return cmp.Or(os.Getenv("LENO_TEST_AGENT"),
 
 // WithLeno calls run with the path of a leno binary, as FindLeno returns it, and returns run's exit
 // code. A binary that it built is removed when run has returned. Without a binary it prints the
-// reason to standard error and returns 1.
+// reason to standard error and returns 1. More of a package's tests run at once than there are CPUs,
+// because they wait for other programs during three quarters of their time.
 func WithLeno(run func(leno string) int) int {
+	flag.Parse()
+	if lanes := flag.Lookup("test.parallel"); lanes != nil && lanes.Value.String() == lanes.DefValue {
+		if err := lanes.Value.Set(strconv.Itoa(runtime.GOMAXPROCS(0) * 5 / 2)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
 	if os.Geteuid() == 0 {
 		if err := Sweep(context.Background()); err != nil {
 			fmt.Fprintln(os.Stderr, "what a killed run left behind:", err)

@@ -6,16 +6,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -37,14 +34,6 @@ var binary string
 func Main(m *testing.M) int {
 	if os.Geteuid() != 0 {
 		return m.Run() // every test with hosts reports that it needs root
-	}
-	flag.Parse()
-	if lanes := flag.Lookup("test.parallel"); lanes.Value.String() == lanes.DefValue {
-		// These tests wait for other programs during three quarters of their time.
-		if err := lanes.Value.Set(strconv.Itoa(runtime.GOMAXPROCS(0) * 5 / 2)); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
 	}
 	return lab.WithLeno(func(leno string) int {
 		binary = leno
