@@ -39,7 +39,7 @@ func TestDepartureAndReload(t *testing.T) {
 				agent := a.build()
 				agent.env.Identity.SetNode("a")
 				agent.env.Identity.SetNodeID("id")
-				agent.settings.set(more, false, false)
+				agent.settings.set(more, false)
 				agent.networks.leaveUnwanted(t.Context())
 				if a.registry.Count("own Release") > 0 || !exists(state.Path(a.config.DataDir, "m")) {
 					t.Error("left although it is wanted again")

@@ -289,7 +289,7 @@ func (a *Agent) reload(ctx context.Context, request reloadRequest) (api.Reloaded
 		return api.Reloaded{}, err
 	}
 	take()
-	a.settings.set(c, request.confirmed, len(changes) == 0)
+	a.settings.set(c, request.confirmed)
 	a.env.Store.Outage.Wake()
 	telemetryErr := a.env.Reports.Telemetry.Reconfigure(telemetryConfig(c, a.process.host))
 	if old.Firewall != c.Firewall {

@@ -81,10 +81,10 @@ func (s *settings) stands(name string) (local config.Network, ok bool) {
 
 // set replaces the configuration in force. confirmed is whether an operator has confirmed it; if it is the same one as
 // before, an earlier confirmation stays valid.
-func (s *settings) set(c config.Config, confirmed, same bool) {
+func (s *settings) set(c config.Config, confirmed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.confirmed.Store(confirmed || same && s.confirmed.Load())
+	s.confirmed.Store(confirmed || s.confirmed.Load() && len(config.Compare(s.now, c)) == 0)
 	s.now = c
 }
 

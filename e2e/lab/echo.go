@@ -40,7 +40,7 @@ type Echoes struct {
 
 // EchoResult is the outcome of a stream of pings.
 type EchoResult struct {
-	To             netip.Addr
+	To             netip.Addr // that was pinged
 	Sent, Answered int
 	Duplicates     int           // further answers to a number that was already answered
 	Reordered      int           // answers that came after the answer to a later number

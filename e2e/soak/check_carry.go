@@ -201,8 +201,8 @@ func (c *checker) excused(l Loss) bool {
 			return true
 		}
 		for _, s := range c.silent[node] {
-			knowsNot := c.out(other, s.From) || stopsAgent(s.Why) && (c.changesAddress(node, s.Span) || c.changesAddress(other, s.Span))
-			if s.From <= l.At && knowsNot && c.lasts(node, s.Span, Span{l.At, l.At}) {
+			if s.From <= l.At && c.lasts(node, s.Span, Span{l.At, l.At}) && (c.out(other, s.From) ||
+				stopsAgent(s.Why) && (c.changesAddress(node, s.Span) || c.changesAddress(other, s.Span))) {
 				return true
 			}
 			if l.At < s.From-inFlight || s.To != forever && l.At > s.To+c.recovery(s, other, l.Network) {
